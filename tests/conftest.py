@@ -1,0 +1,23 @@
+"""Makes `flexfa4` and `flexfa4.mods` importable from a plain checkout, and keeps torch on few threads."""
+import importlib.util
+import sys
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def _importable_from_checkout() -> None:
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    if importlib.util.find_spec("flexfa4.mods") is None and (ROOT / "mods" / "__init__.py").exists():
+        spec = importlib.util.spec_from_file_location(
+            "flexfa4.mods", ROOT / "mods" / "__init__.py", submodule_search_locations=[str(ROOT / "mods")])
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["flexfa4.mods"] = module
+        spec.loader.exec_module(module)
+
+
+_importable_from_checkout()
+torch.set_num_threads(min(2, torch.get_num_threads()))
