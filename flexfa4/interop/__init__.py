@@ -1,0 +1,1 @@
+"""flexfa4 inside other libraries; each module needs that library installed."""
