@@ -7,7 +7,7 @@ from torch.nn.attention.flex_attention import create_mask
 
 import flexfa4
 from flexfa4.interpret import evaluate
-from flexfa4.ir import DType, Op
+from flexfa4.ir import Op
 from flexfa4.mods import GALLERY
 from flexfa4.trace import bind, trace
 
@@ -146,4 +146,3 @@ def test_names_are_unique_and_kinds_complete():
         entry = example.make()
         assert entry[f"{example.kind}_mod"] is not None
         assert all(t.requires_grad for t in entry["captures"].values())
-    assert DType.F32.is_float
