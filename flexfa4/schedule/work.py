@@ -1,0 +1,115 @@
+"""Work tiles and what they cost. A work tile is one query tile of one batch and head, or a KV range of it."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+# The kinds of a run of KV tiles, as in `flexfa4.sparsity.Kind` (a test holds them equal).
+PARTIAL = 1
+FULL = 2
+
+# `part` of a work tile that covers its whole row, and so writes the output itself.
+UNSPLIT = -1
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Cost of a work tile in units of one full tile: its tiles, a fixed part (prologue, epilogue, latency of the first load),
+    and what a split piece pays on top (partial results to memory, and its share of the combine)."""
+
+    full: float = 1.0
+    partial: float = 1.2
+    fixed: float = 2.0
+    split: float = 0.5
+
+
+class WorkTile(NamedTuple):
+    """One record of a schedule, as the kernel reads it (int32 each).
+
+    The kernel walks the row's runs clipped to kv tiles [kv_begin, kv_end). `part` is -1 where that is the whole row; otherwise
+    it is the slot for the partial output and LSE that the combine kernel reads. `head` counts what one tile covers: query
+    heads, or KV heads where the heads of a group are packed into the query tile.
+    """
+
+    batch: int
+    head: int
+    q_tile: int
+    kv_begin: int
+    kv_end: int
+    part: int = UNSPLIT
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What is to be scheduled: the spans of a mask, and the batch and heads it is applied to.
+
+    row_ptr: int32 [mask_batch * mask_heads * q_tiles + 1]; runs: int32 [n, 3] of (begin, end, kind), ascending and disjoint in
+    a row; row = (mb * mask_heads + mh) * q_tiles + q_tile. A mask batch or head count of 1 is shared by all. Raises ValueError
+    where the counts do not fit.
+    """
+
+    row_ptr: np.ndarray
+    runs: np.ndarray
+    batch: int
+    heads: int
+    kv_heads: int
+    mask_batch: int = 1
+    mask_heads: int = 1
+
+    def __post_init__(self):
+        rows = len(self.row_ptr) - 1
+        if rows % (self.mask_batch * self.mask_heads):
+            raise ValueError(f"{rows} rows of spans do not divide by mask batch {self.mask_batch} x heads {self.mask_heads}")
+        if self.mask_batch not in (1, self.batch) or self.mask_heads not in (1, self.heads):
+            raise ValueError(f"spans for batch {self.mask_batch} x heads {self.mask_heads} do not broadcast to "
+                             f"{self.batch} x {self.heads}")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"{self.heads} heads are no multiple of {self.kv_heads} KV heads")
+
+    @property
+    def q_tiles(self) -> int:
+        return (len(self.row_ptr) - 1) // (self.mask_batch * self.mask_heads)
+
+    @property
+    def rows(self) -> int:
+        """Work rows, one a (batch, head, q_tile), numbered in that order."""
+        return self.batch * self.heads * self.q_tiles
+
+    def coordinates(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(batch, head, q_tile) of work rows."""
+        return rows // (self.heads * self.q_tiles), rows // self.q_tiles % self.heads, rows % self.q_tiles
+
+    def mask_rows(self, rows: np.ndarray) -> np.ndarray:
+        """The row of the spans that each work row reads."""
+        b, h, q = self.coordinates(rows)
+        mask_b = b if self.mask_batch > 1 else 0
+        mask_h = h if self.mask_heads > 1 else 0
+        return (mask_b * self.mask_heads + mask_h) * self.q_tiles + q
+
+    def costs(self, cost: CostModel) -> np.ndarray:
+        """float64 [rows]: the cost of every unsplit work row."""
+        per_mask = row_costs(self.row_ptr, self.runs, cost).reshape(self.mask_batch, self.mask_heads, self.q_tiles)
+        return np.broadcast_to(per_mask, (self.batch, self.heads, self.q_tiles)).reshape(-1)
+
+    def kv_bounds(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """First and one-past-last kv tile of work rows; (0, 0) for empty ones."""
+        mask_row = self.mask_rows(rows)
+        first, last = self.row_ptr[mask_row], self.row_ptr[mask_row + 1]
+        begin, end = np.zeros(len(rows), np.int32), np.zeros(len(rows), np.int32)
+        full = last > first
+        begin[full] = self.runs[first[full], 0]
+        end[full] = self.runs[last[full] - 1, 1]
+        return begin, end
+
+
+def row_costs(row_ptr: np.ndarray, runs: np.ndarray, cost: CostModel) -> np.ndarray:
+    """float64 [rows]: fixed + full and partial tiles. Counts are summed as integers, so equal rows cost exactly the same."""
+    length = (runs[:, 1] - runs[:, 0]).astype(np.int64)
+    full = np.where(runs[:, 2] == FULL, length, 0)
+    counts = np.zeros((2, len(runs) + 1), np.int64)
+    np.cumsum(full, out=counts[0, 1:])
+    np.cumsum(length - full, out=counts[1, 1:])
+    n_full, n_partial = counts[:, row_ptr[1:]] - counts[:, row_ptr[:-1]]
+    return cost.fixed + cost.full * n_full + cost.partial * n_partial
