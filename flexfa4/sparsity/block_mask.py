@@ -1,0 +1,184 @@
+"""BlockMask: a mask function and a shape; which tiles it keeps is worked out when an engine asks, at the tile size it asks for."""
+from __future__ import annotations
+
+from typing import Callable
+
+import torch
+
+from flexfa4.errors import ShapeError, StaleMaskError
+from flexfa4.ir import Op
+from flexfa4.ir.bound import BoundGraph
+from flexfa4.trace import bind
+
+from .build import build_spans
+from .cells import evaluate_at
+from .compose import and_masks
+from .data import TileData, tile_data
+from .draw import picture
+from .spans import Kind, Spans, Tiling
+from .staleness import state_of
+
+MaskMod = Callable
+
+# Tile size of what is printed and drawn; engines ask for their own.
+_SHOWN_TILE = 128
+
+
+class BlockMask:
+    """Which (query, key) pairs may attend. Make one with `create_block_mask` or `block_mask_from_tiles`.
+
+    shape: (B, H, Q_LEN, KV_LEN). mask_mod: the function it came from. device: where its spans are put. bound: the traced mask.
+    Spans are built on first use and kept; `check_fresh()` drops them when a captured tensor has changed.
+    """
+
+    def __init__(self, mask_mod: MaskMod, shape: tuple[int, int, int, int], device: torch.device, bound: BoundGraph,
+                 data: TileData | None = None, own_mod: MaskMod | None = None):
+        self.mask_mod = mask_mod
+        self.shape = shape
+        self.device = device
+        self.bound = bound
+        self._data = data
+        self._own_mod = own_mod
+        self._state = state_of(bound.tensors)
+        self._spans: dict[tuple, Spans] = {}
+
+    @property
+    def mask_shape(self) -> tuple[int, int]:
+        """(Bm, Hm): how many batches and heads are told apart; 1 where the mask ignores them."""
+        graph = self.bound.graph
+        return (self.shape[0] if graph.uses(Op.B) else 1), (self.shape[1] if graph.uses(Op.H) else 1)
+
+    def spans(self, q_tile: int = 128, kv_tile: int = 128, transposed: bool = False,
+              device: torch.device | str | None = None) -> Spans:
+        """The spans at a tile size, on `device` (default: the mask's own). Built once a tile size.
+
+        Raises LookupOutOfRange where the mask reads past a captured tensor on a position that it does not mask away itself.
+        """
+        device = self.device if device is None else torch.device(device)
+        key = (q_tile, kv_tile, transposed, device)
+        if key not in self._spans:
+            if q_tile < 1 or kv_tile < 1:
+                raise ShapeError(f"q_tile={q_tile}, kv_tile={kv_tile}: tile sizes are positive numbers of positions")
+            tiling = Tiling(q_tile, kv_tile, *self.shape[2:], *self.mask_shape)
+            spans = build_spans(self.bound, tiling, transposed)
+            self._spans[key] = spans if device.type == "cpu" else spans.to(device)
+        return self._spans[key]
+
+    def check_fresh(self) -> None:
+        """Makes the mask true to its captured tensors again: where one changed, or the function closes over others now, it is
+        traced anew and the spans are rebuilt at their next use.
+
+        Raises StaleMaskError where that is impossible: the captures moved to another device than the mask's.
+        """
+        bound = bind(self.mask_mod, "mask")
+        state = state_of(bound.tensors)
+        same = bound is self.bound or (bound.graph == self.bound.graph and bound.literals == self.bound.literals)
+        if same and state == self._state:
+            return
+        wrong = [t for t in bound.tensors if t.ndim and t.device.type != self.device.type]
+        if wrong:
+            raise StaleMaskError(f"the captures of {bound.origin.name} moved to {wrong[0].device} after its BlockMask was made on "
+                                 f"{self.device}; call create_block_mask again")
+        if self._data is not None:
+            self._data = TileData(self._data.kept, self._data.tile)
+        self.bound, self._state = bound, state
+        self._spans.clear()
+
+    def resize(self, q_len: int, kv_len: int) -> "BlockMask":
+        """The same function over other lengths. Raises ShapeError for a mask given as data, which has only its own."""
+        if self._data is not None:
+            raise ShapeError(f"this mask is a table of tiles for Q_LEN={self.shape[2]}, KV_LEN={self.shape[3]}; make another one for "
+                             f"{q_len} and {kv_len} with block_mask_from_tiles")
+        _check_lengths(*self.shape[:2], q_len, kv_len)
+        return BlockMask(self.mask_mod, (*self.shape[:2], q_len, kv_len), self.device, self.bound)
+
+    def to_dense(self) -> torch.Tensor:
+        """The exact mask of every position: bool [B, H, Q_LEN, KV_LEN] (a stride is 0 where the mask ignores the axis).
+
+        Raises LookupOutOfRange as `spans` does.
+        """
+        B, H, Q, K = self.shape
+        Bm, Hm = self.mask_shape
+        b, h, q, k = (torch.arange(n).numpy() for n in (Bm, Hm, Q, K))
+        dense = evaluate_at(self.bound, b[:, None, None, None], h[:, None, None], q[:, None], k)
+        return torch.as_tensor(dense, device=self.device).expand(Bm, Hm, Q, K).expand(B, H, Q, K)
+
+    def sparsity(self) -> float:
+        """Percent of 128 x 128 tiles that are EMPTY."""
+        counts = self.spans(_SHOWN_TILE, _SHOWN_TILE).counts()
+        return 100.0 * counts[Kind.EMPTY] / max(1, sum(counts.values()))
+
+    def picture(self, path: str | None = None, q_tile: int = _SHOWN_TILE, kv_tile: int = _SHOWN_TILE):
+        """A tile map as a matplotlib figure, saved to `path` if given. Raises UnsupportedError without matplotlib."""
+        return picture(self.spans(q_tile, kv_tile), self.bound.origin.name, path)
+
+    def __repr__(self) -> str:
+        B, H, Q, K = self.shape
+        counts = self.spans(_SHOWN_TILE, _SHOWN_TILE).counts()
+        total = max(1, sum(counts.values()))
+        tiles = ", ".join(f"{100 * counts[k] / total:.2f}% {k.name.lower()}" for k in (Kind.FULL, Kind.PARTIAL, Kind.EMPTY))
+        per = [name for name, op in (("batch", Op.B), ("head", Op.H)) if self.bound.graph.uses(op)]
+        return (f"BlockMask({self.bound.origin.name}, B={B}, H={H}, Q_LEN={Q}, KV_LEN={K}, device={self.device}, "
+                f"{'one mask per ' + ' and '.join(per) if per else 'one mask for all'}, {_SHOWN_TILE}x{_SHOWN_TILE} tiles: {tiles})")
+
+
+def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: int, KV_LEN: int,
+                      device: torch.device | str | None = None, BLOCK_SIZE: int | tuple[int, int] | None = None) -> BlockMask:
+    """A BlockMask from a function (b, h, q, kv) -> bool, with torch's signature.
+
+    B, H: batches and query heads; None means any (the mask ignores them, or has one). device: default that of the captured
+    tensors, else the CPU. BLOCK_SIZE is accepted and not needed: each engine asks for the tiles it wants. Nothing is evaluated
+    here but the trace.
+    Raises ShapeError for lengths or devices that do not fit, TraceError for a function that cannot be traced.
+    """
+    del BLOCK_SIZE
+    if not callable(mask_mod):
+        raise ShapeError(f"mask_mod is {type(mask_mod).__name__}: expected a function (b, h, q, kv) -> bool")
+    B, H = 1 if B is None else B, 1 if H is None else H
+    _check_lengths(B, H, Q_LEN, KV_LEN)
+    bound = bind(mask_mod, "mask")
+    return BlockMask(mask_mod, (B, H, Q_LEN, KV_LEN), _device_of(bound, device), bound)
+
+
+def block_mask_from_tiles(tiles: torch.Tensor, q_len: int, kv_len: int, tile: tuple[int, int] | int = (64, 64),
+                          mask_mod: MaskMod | None = None) -> BlockMask:
+    """A BlockMask that keeps the tiles marked in a table, and inside them what `mask_mod` allows (default: everything).
+
+    tiles: bool [B, H, q tiles, kv tiles], or integer [B, H, q tiles, n] of the key tiles each row keeps, padded with negatives;
+    leading dimensions may be missing or 1. tile: positions of one tile, (q, kv); it need not be any engine's tile size.
+    Raises ShapeError where the table does not fit the lengths.
+    """
+    for name, length in (("q_len", q_len), ("kv_len", kv_len)):
+        if not _positive(length):
+            raise ShapeError(f"{name}={length!r}: expected a positive number of positions")
+    data = tile_data(tiles, q_len, kv_len, tile)
+    combined = data.mask_mod() if mask_mod is None else and_masks(data.mask_mod(), mask_mod)
+    bound = bind(combined, "mask")
+    shape = (*data.kept.shape[:2], q_len, kv_len)
+    return BlockMask(combined, shape, _device_of(bound, data.kept.device), bound, data, mask_mod)
+
+
+def _positive(x) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool) and x > 0
+
+
+def _check_lengths(B, H, q_len, kv_len) -> None:
+    for name, value in (("B", B), ("H", H), ("Q_LEN", q_len), ("KV_LEN", kv_len)):
+        if not _positive(value):
+            raise ShapeError(f"{name}={value!r}: expected a positive number" + (" or None" if name in "BH" else ""))
+
+
+def _device_of(bound: BoundGraph, device: torch.device | str | None) -> torch.device:
+    """The device of the mask: that of its captures, which must all be on one (0-d ones may be on the CPU)."""
+    homes = {t.device for t in bound.tensors if t.ndim}
+    if len(homes) > 1:
+        raise ShapeError(f"{bound.origin.name} captures tensors on {' and '.join(sorted(map(str, homes)))}; move them to one device")
+    home = homes.pop() if homes else None
+    if device is None:
+        return home or torch.device("cpu")
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None and torch.cuda.is_available():
+        device = torch.device("cuda", torch.cuda.current_device())
+    if home is not None and home != device:
+        raise ShapeError(f"{bound.origin.name} captures tensors on {home}, and device={device} was asked for; move one of them")
+    return device

@@ -1,0 +1,176 @@
+"""Spans: which tiles of the score matrix hold anything, as runs of equal tiles, a row of tiles at a time.
+
+Causal at a million tokens is two runs a row, not a list of every tile: memory grows with the sequence, not with its square.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+import torch
+
+
+class Kind(IntEnum):
+    """What is known of a tile. EMPTY tiles are in no run."""
+
+    EMPTY = 0
+    PARTIAL = 1
+    FULL = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Runs of tiles in CSR form.
+
+    row_ptr: int32 [rows + 1]. runs: int32 [n, 3], each (begin, end, kind): tiles begin..end-1 are all of that kind; runs of a row
+    ascend, are disjoint and maximal. row = (mb * Hm + mh) * q_tiles + q_tile, and the tiles in its runs are key tiles; in the
+    transposed form row = (mb * Hm + mh) * kv_tiles + kv_tile and runs are over query tiles. Bm (Hm) is 1 where the mask ignores
+    the batch (head). Positions at or past q_len and kv_len do not exist: a ragged last tile is FULL if all its real elements
+    are allowed.
+    """
+
+    row_ptr: torch.Tensor
+    runs: torch.Tensor
+    q_tile: int
+    kv_tile: int
+    q_len: int
+    kv_len: int
+    Bm: int = 1
+    Hm: int = 1
+    transposed: bool = False
+
+    @property
+    def q_tiles(self) -> int:
+        return -(-self.q_len // self.q_tile)
+
+    @property
+    def kv_tiles(self) -> int:
+        return -(-self.kv_len // self.kv_tile)
+
+    @property
+    def rows(self) -> int:
+        return self.Bm * self.Hm * (self.kv_tiles if self.transposed else self.q_tiles)
+
+    @property
+    def columns(self) -> int:
+        """Tiles along a row."""
+        return self.q_tiles if self.transposed else self.kv_tiles
+
+    @property
+    def device(self) -> torch.device:
+        return self.runs.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held on the device."""
+        return self.row_ptr.nbytes + self.runs.nbytes
+
+    def to(self, device: torch.device | str) -> "Spans":
+        """The same spans on another device."""
+        return replace(self, row_ptr=self.row_ptr.to(device), runs=self.runs.to(device))
+
+    def row(self, mb: int, mh: int, tile: int) -> list[tuple[int, int, Kind]]:
+        """The runs of one row, as Python numbers."""
+        per_head = self.kv_tiles if self.transposed else self.q_tiles
+        r = ((mb % self.Bm) * self.Hm + mh % self.Hm) * per_head + tile
+        begin, end = self.row_ptr[r:r + 2].tolist()
+        return [(a, b, Kind(k)) for a, b, k in self.runs[begin:end].tolist()]
+
+    def counts(self) -> dict[Kind, int]:
+        """Tiles of each kind, over all stored batches and heads."""
+        runs = self.runs.cpu().numpy().astype(np.int64)
+        length = runs[:, 1] - runs[:, 0]
+        partial, full = (int(length[runs[:, 2] == kind].sum()) for kind in (Kind.PARTIAL, Kind.FULL))
+        return {Kind.EMPTY: self.rows * self.columns - partial - full, Kind.PARTIAL: partial, Kind.FULL: full}
+
+    def states(self) -> torch.Tensor:
+        """The kind of every tile, uint8 [Bm, Hm, q_tiles, kv_tiles] on the CPU, whichever way the spans are stored."""
+        runs = self.runs.cpu().numpy().astype(np.int64)
+        row = np.repeat(np.arange(self.rows), np.diff(self.row_ptr.cpu().numpy()))
+        width = self.columns + 1
+        change = np.zeros(self.rows * width, np.int8)
+        np.add.at(change, row * width + runs[:, 0], runs[:, 2].astype(np.int8))
+        np.add.at(change, row * width + runs[:, 1], -runs[:, 2].astype(np.int8))
+        kinds = np.cumsum(change.reshape(self.rows, width), axis=1, dtype=np.int8)[:, :-1].astype(np.uint8)
+        kinds = kinds.reshape(self.Bm, self.Hm, -1, self.columns)
+        return torch.from_numpy(np.ascontiguousarray(kinds.swapaxes(2, 3) if self.transposed else kinds))
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The grid a mask is cut into: lengths and tile sizes in positions, and how many batches and heads are told apart."""
+
+    q_tile: int
+    kv_tile: int
+    q_len: int
+    kv_len: int
+    Bm: int = 1
+    Hm: int = 1
+
+    @property
+    def q_tiles(self) -> int:
+        return -(-self.q_len // self.q_tile)
+
+    @property
+    def kv_tiles(self) -> int:
+        return -(-self.kv_len // self.kv_tile)
+
+    def spans(self, row_ptr: np.ndarray, runs: np.ndarray, transposed: bool) -> Spans:
+        """Spans on the CPU over the given arrays."""
+        return Spans(torch.from_numpy(row_ptr), torch.from_numpy(runs), self.q_tile, self.kv_tile, self.q_len, self.kv_len,
+                     self.Bm, self.Hm, transposed)
+
+
+def spans_from_states(states: np.ndarray, tiling: Tiling, transposed: bool = False) -> Spans:
+    """Spans of a dense map of kinds, uint8 [Bm, Hm, q_tiles, kv_tiles] (any layout)."""
+    if transposed:
+        states = states.swapaxes(2, 3)
+    columns = states.shape[-1]
+    rows = states.reshape(-1, columns)
+    # One column of EMPTY at the end closes the last run of a row; a change of kind is then a boundary wherever it is.
+    padded = np.zeros((rows.shape[0], columns + 1), np.uint8)
+    padded[:, :-1] = rows
+    flat = padded.reshape(-1)
+    change = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+    if flat.size and flat[0]:
+        change = np.concatenate([np.zeros(1, change.dtype), change])
+    kind = flat[change]
+    starts = np.flatnonzero(kind)
+    row, begin = np.divmod(change[starts], columns + 1)
+    runs = np.empty((starts.size, 3), np.int32)
+    runs[:, 0] = begin
+    # Every run ends at the next change of its own row: at the latest at the closing column.
+    runs[:, 1] = change[starts + 1] - row * (columns + 1) if starts.size else 0
+    runs[:, 2] = kind[starts]
+    return tiling.spans(_row_pointer(row, rows.shape[0]), runs, transposed)
+
+
+def spans_from_segments(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kind: np.ndarray, tiling: Tiling,
+                        transposed: bool = False) -> Spans:
+    """Spans of disjoint segments in any order, int64 [n] each; neighbours of one kind are merged."""
+    rows = tiling.Bm * tiling.Hm * (tiling.kv_tiles if transposed else tiling.q_tiles)
+    columns = tiling.q_tiles if transposed else tiling.kv_tiles
+    bits = int(columns).bit_length()
+    if int(rows).bit_length() + 2 * bits + 2 <= 63:
+        # One integer a segment sorts several times faster than an indirect sort.
+        key = np.sort((((row << bits | begin) << bits | end) << 2) | kind)
+        low = (1 << bits) - 1
+        kind, end, begin, row = key & 3, key >> 2 & low, key >> (2 + bits) & low, key >> (2 + 2 * bits)
+    else:
+        order = np.lexsort((begin, row))
+        row, begin, end, kind = row[order], begin[order], end[order], kind[order]
+    if row.size:
+        joined = (row[1:] == row[:-1]) & (begin[1:] == end[:-1]) & (kind[1:] == kind[:-1])
+        first = np.concatenate([[True], ~joined])
+        last = np.concatenate([~joined, [True]])
+        row, begin, end, kind = row[first], begin[first], end[last], kind[first]
+    runs = np.empty((row.size, 3), np.int32)
+    runs[:, 0], runs[:, 1], runs[:, 2] = begin, end, kind
+    return tiling.spans(_row_pointer(row, rows), runs, transposed)
+
+
+def _row_pointer(row: np.ndarray, rows: int) -> np.ndarray:
+    pointer = np.zeros(rows + 1, np.int32)
+    np.cumsum(np.bincount(row, minlength=rows), out=pointer[1:])
+    return pointer
