@@ -1,0 +1,225 @@
+"""torch functions that are a few traced operations: activations, hyperbolic and inverse functions, interpolation, reductions of
+short vectors. Each formula is the one in torch's documentation; `const` numbers inside them are structure."""
+from __future__ import annotations
+
+import math
+from functools import reduce
+
+import torch
+
+from ..ir import DType, Op
+from . import arith
+from .arith import add, clamp, compare, div, extremum, lift, logical, mul, negative, number_unary, sub, unary_float, where
+from .lanes import Lanes
+from .recorder import refuse
+from .tracer import Traced
+
+
+def fixed(value: float, like) -> Traced:
+    """A number of a formula, in the float type of `like`: structure, not a literal of the user's."""
+    dtype = arith.as_float(arith.dtype_of(lift(like)))
+    return Traced(arith.const(value, dtype))
+
+
+def floating(x) -> Traced:
+    x = lift(x)
+    dtype = arith.as_float(arith.dtype_of(x))
+    return Traced(arith.as_node(x, dtype))
+
+
+def relu(x, inplace=False):
+    x = lift(x)
+    if x.node.dtype.is_bool:
+        raise refuse("relu of a bool", "x.int()")
+    return extremum(Op.MAX, x, 0)
+
+
+def sigmoid(x):
+    return unary_float(Op.SIGMOID, x)
+
+
+def silu(x, inplace=False):
+    return mul(floating(x), sigmoid(x))
+
+
+def gelu(x, approximate="none"):
+    x = floating(x)
+    if approximate == "tanh":
+        inner = mul(fixed(math.sqrt(2 / math.pi), x), add(x, mul(fixed(0.044715, x), mul(x, mul(x, x)))))
+        return mul(mul(fixed(0.5, x), x), add(unary_float(Op.TANH, inner), fixed(1.0, x)))
+    return mul(mul(fixed(0.5, x), x), add(unary_float(Op.ERF, mul(x, fixed(math.sqrt(0.5), x))), fixed(1.0, x)))
+
+
+def softplus(x, beta=1.0, threshold=20.0):
+    x = floating(x)
+    scaled = mul(x, beta)
+    return where(compare(Op.LT, threshold, scaled), x, div(unary_float(Op.LOG1P, unary_float(Op.EXP, scaled)), beta))
+
+
+def logsigmoid(x):
+    x = floating(x)
+    return sub(extremum(Op.MIN, x, 0.0), unary_float(Op.LOG1P, unary_float(Op.EXP, negative(number_unary(Op.ABS, x)))))
+
+
+def leaky_relu(x, negative_slope=0.01, inplace=False):
+    return where(compare(Op.LT, 0.0, x), x, mul(x, negative_slope))
+
+
+def elu(x, alpha=1.0, inplace=False):
+    return where(compare(Op.LT, 0.0, x), x, mul(unary_float(Op.EXPM1, x), alpha))
+
+
+def relu6(x, inplace=False):
+    return clamp(x, 0, 6)
+
+
+def hardtanh(x, min_val=-1.0, max_val=1.0, inplace=False):
+    return clamp(x, min_val, max_val)
+
+
+def hardsigmoid(x, inplace=False):
+    return div(clamp(add(x, 3.0), 0.0, 6.0), fixed(6.0, x))
+
+
+def hardswish(x, inplace=False):
+    return mul(x, hardsigmoid(x))
+
+
+def softsign(x):
+    x = floating(x)
+    return div(x, add(number_unary(Op.ABS, x), fixed(1.0, x)))
+
+
+def mish(x, inplace=False):
+    return mul(floating(x), unary_float(Op.TANH, softplus(x)))
+
+
+def asin(x):
+    x = floating(x)
+    return arith.atan2(x, unary_float(Op.SQRT, mul(sub(fixed(1.0, x), x), add(fixed(1.0, x), x))))
+
+
+def acos(x):
+    x = floating(x)
+    return arith.atan2(unary_float(Op.SQRT, mul(sub(fixed(1.0, x), x), add(fixed(1.0, x), x))), x)
+
+
+def sinh(x):
+    e = unary_float(Op.EXPM1, x)
+    return mul(fixed(0.5, x), add(e, div(e, add(e, fixed(1.0, x)))))
+
+
+def cosh(x):
+    e = unary_float(Op.EXP, x)
+    return mul(fixed(0.5, x), add(e, unary_float(Op.RECIPROCAL, e)))
+
+
+def erfc(x):
+    return sub(fixed(1.0, x), unary_float(Op.ERF, x))
+
+
+def logaddexp(a, b):
+    a, b = floating(a), floating(b)
+    top = extremum(Op.MAX, a, b)
+    gap = number_unary(Op.ABS, sub(a, b))
+    smooth = add(top, unary_float(Op.LOG1P, unary_float(Op.EXP, negative(gap))))
+    return where(compare(Op.EQ, a, b), add(a, fixed(math.log(2.0), a)), smooth)
+
+
+def xlogy(x, y):
+    x, y = floating(x), floating(y)
+    inner = where(compare(Op.EQ, x, 0.0), fixed(0.0, x), mul(x, unary_float(Op.LOG, y)))
+    return where(arith.float_test(Op.ISNAN, y), y, inner)
+
+
+def hypot(a, b):
+    return unary_float(Op.SQRT, add(mul(a, a), mul(b, b)))
+
+
+def lerp(start, end, weight):
+    start, end, weight = lift(start), lift(end), lift(weight)
+    gap = sub(end, start)
+    low = add(start, mul(weight, gap))
+    high = sub(end, mul(gap, sub(1.0, weight)) if isinstance(weight, Traced) else mul(gap, 1.0 - weight))
+    if not isinstance(weight, Traced):
+        return low if abs(weight) < 0.5 else high
+    return where(compare(Op.LT, number_unary(Op.ABS, weight), 0.5), low, high)
+
+
+def addcmul(x, a, b, *, value=1):
+    product = mul(a, b)
+    return add(x, product if value == 1 else mul(product, value))
+
+
+def addcdiv(x, a, b, *, value=1):
+    quotient = arith.true_div(a, b)
+    return add(x, quotient if value == 1 else mul(quotient, value))
+
+
+def frac(x):
+    return sub(x, arith.rounding(Op.TRUNC, x))
+
+
+def isfinite(x):
+    return arith.invert(logical(Op.OR, arith.float_test(Op.ISNAN, x), arith.float_test(Op.ISINF, x)))
+
+
+def signed_inf(x, sign: float):
+    x = lift(x)
+    if not x.node.dtype.is_float:
+        return arith.emit(Op.AND, (arith.const(False, DType.BOOL),) * 2, DType.BOOL)
+    return compare(Op.EQ, x, Traced(arith.const(sign * math.inf, x.node.dtype)))
+
+
+def nan_to_num(x, nan=0.0, posinf=None, neginf=None):
+    x = lift(x)
+    if not x.node.dtype.is_float:
+        return x
+    limits = torch.finfo(x.dtype)
+    high, low = limits.max if posinf is None else posinf, limits.min if neginf is None else neginf
+    result = where(signed_inf(x, 1.0), high, where(signed_inf(x, -1.0), low, x))
+    return where(arith.float_test(Op.ISNAN, x), 0.0 if nan is None else nan, result)
+
+
+def fmax(a, b, op=Op.MAX):
+    a, b = lift(a), lift(b)
+    best = extremum(op, a, b)
+    return where(arith.float_test(Op.ISNAN, a), b, where(arith.float_test(Op.ISNAN, b), a, best))
+
+
+def masked_fill(x, mask, value):
+    x = lift(x)
+    filled = arith.as_node(lift(value), x.node.dtype)
+    return where(mask, Traced(filled), x)
+
+
+def any_lane(x: Lanes) -> Traced:
+    return reduce(lambda a, b: logical(Op.OR, a, b), x.items) if len(x.items) > 1 else arith.truth(x.items[0])
+
+
+def all_lanes(x: Lanes) -> Traced:
+    return reduce(lambda a, b: logical(Op.AND, a, b), x.items) if len(x.items) > 1 else arith.truth(x.items[0])
+
+
+def sum_lanes(x: Lanes) -> Traced:
+    items = [i if i.node.dtype.is_float else arith.to_dtype(i, torch.int64) for i in x.items]
+    return reduce(add, items)
+
+
+def mean_lanes(x: Lanes) -> Traced:
+    total = sum_lanes(x)
+    return div(total, fixed(float(len(x.items)), total))
+
+
+def max_lanes(x: Lanes) -> Traced:
+    return reduce(lambda a, b: extremum(Op.MAX, a, b), x.items)
+
+
+def min_lanes(x: Lanes) -> Traced:
+    return reduce(lambda a, b: extremum(Op.MIN, a, b), x.items)
+
+
+def dot(a: Lanes, b: Lanes) -> Traced:
+    if not (isinstance(a, Lanes) and isinstance(b, Lanes)) or a.shape != b.shape or a.ndim != 1:
+        raise refuse("torch.dot / @ of something else than two vectors of one length", "two rows of captured tensors, a[b, q] and c[b, k]")
+    return reduce(add, (mul(x, y) for x, y in zip(a.items, b.items)))

@@ -1,0 +1,216 @@
+"""Short vectors: what a captured tensor gives when some of its indices are missing, and what is computed from it.
+
+A `View` is lazy: `t[b]` of a 2-d tensor costs nothing until it is indexed again or computed with. Computing with one unrolls it
+into at most `LIMIT` scalars (`Lanes`), so that a small dot product or `(topk[b, h, tile] == kv_tile).any()` can be written
+as in torch.
+"""
+from __future__ import annotations
+
+import math
+from typing import Callable, Sequence
+
+import torch
+
+from ..ir import DType, Node, cast, const
+from .arith import lift
+from .dtypes import TO_TORCH
+from .recorder import active, refuse
+from .tracer import Symbolic, Traced
+
+LIMIT = 512
+ELLIPSIS = Ellipsis
+
+
+class Lanes(Symbolic):
+    """A vector (or small array) of traced scalars with a static shape, row-major."""
+
+    __slots__ = ("_shape", "_items", "origin")
+
+    def __init__(self, shape: Sequence[int], items: Sequence[Traced], origin: str | None = None):
+        self._shape = torch.Size(shape)
+        self._items = list(items)
+        self.origin = origin
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._shape
+
+    @property
+    def ndim(self) -> int:
+        return len(self._shape)
+
+    @property
+    def items(self) -> list[Traced]:
+        return self._items
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.items[0].dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self):
+        return (self[i] for i in range(self.shape[0]))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={tuple(self.shape)})"
+
+    def __getitem__(self, index):
+        index = index if isinstance(index, tuple) else (index,)
+        grid = torch.arange(len(self.items)).reshape(self.shape)
+        for i in index:
+            if isinstance(i, Symbolic):
+                raise refuse("a computed vector is indexed with a traced value",
+                             "an index into the captured tensor itself, then the computation")
+        picked = grid[index]
+        flat = [self.items[j] for j in picked.reshape(-1).tolist()]
+        return flat[0] if picked.dim() == 0 else Lanes(picked.shape, flat, self.origin)
+
+
+class View(Lanes):
+    """A captured tensor with some indices given. `dims` holds, a tensor dimension, either the index node or a
+    range (start, step, size); `order` lists what is left as dimensions of the result: a tensor dimension, or None for a unit one."""
+
+    __slots__ = ("capture", "fixed", "free", "order")
+
+    def __init__(self, capture: int, fixed: dict[int, Node], free: dict[int, tuple[int, int, int]], order: list[int | None]):
+        self.capture, self.fixed, self.free, self.order = capture, fixed, free, order
+        self.origin = active().capture_names[capture]
+        self._shape = torch.Size([1 if d is None else free[d][2] for d in order])
+        self._items = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return TO_TORCH[active().captures[self.capture].dtype]
+
+    @property
+    def items(self) -> list[Traced]:
+        if self._items is None:
+            count = math.prod(self._shape)
+            if count > LIMIT:
+                raise missing_index(self)
+            self._items = [self._element(i) for i in range(count)]
+        return self._items
+
+    def _element(self, flat: int) -> Traced:
+        at = dict(self.fixed)
+        for d in reversed(self.order):
+            if d is not None:
+                start, step, size = self.free[d]
+                at[d] = const(start + step * (flat % size), DType.I64)
+                flat //= size
+        return Traced(active().load(self.capture, tuple(at[d] for d in sorted(at))))
+
+    def __getitem__(self, index):
+        return index_view(self, index)
+
+
+def whole(tensor: torch.Tensor) -> View:
+    """A captured tensor with no index given yet."""
+    capture = active().capture(tensor)
+    return View(capture, {}, {d: (0, 1, n) for d, n in enumerate(tensor.shape)}, list(range(tensor.dim())))
+
+
+def index_view(view: View, index) -> Traced | View:
+    """`view[index]` for integers, traced integers, slices with Python bounds, None and `...`."""
+    index = index if isinstance(index, tuple) else (index,)
+    consuming = sum(1 for i in index if i is not None and i is not ELLIPSIS)
+    if consuming > view.ndim:
+        raise refuse(f"`{view.origin}` has {len(view.fixed) + len(view.free)} dimensions and is given more indices than that",
+                     f"{view.ndim} of them here")
+    fixed, free, order, at = dict(view.fixed), dict(view.free), [], 0
+    for i in index:
+        if i is None:
+            order.append(None)
+            continue
+        if i is ELLIPSIS:
+            skip = view.ndim - consuming
+            order.extend(view.order[at:at + skip])
+            at += skip
+            continue
+        d = view.order[at]
+        at += 1
+        if isinstance(i, slice):
+            order.append(_sliced(view, free, d, i))
+        elif d is None:
+            if isinstance(i, Symbolic) or i not in (0, -1):
+                raise refuse("an index into a dimension of size 1 that was added with None", "0")
+        else:
+            fixed[d] = _index_node(view, free.pop(d), d, i)
+    order.extend(view.order[at:])
+    if order:
+        return View(view.capture, fixed, free, order)
+    return Traced(active().load(view.capture, tuple(fixed[d] for d in sorted(fixed))))
+
+
+def _sliced(view: View, free: dict, d: int | None, i: slice) -> int | None:
+    if any(isinstance(p, (Symbolic, torch.Tensor)) for p in (i.start, i.stop, i.step)):
+        raise refuse(f"a slice of `{view.origin}` with a traced bound: its length would depend on the position",
+                     "a comparison on the index instead")
+    if d is None:
+        return None
+    start, step, size = free[d]
+    chosen = range(size)[i]
+    if chosen.step < 0:
+        raise refuse(f"a negative slice step of `{view.origin}`", "torch.flip before the call")
+    free[d] = (start + step * chosen.start, step * chosen.step, len(chosen))
+    return d
+
+
+def _index_node(view: View, extent: tuple[int, int, int], d: int, i) -> Node:
+    start, step, size = extent
+    if isinstance(i, bool):
+        raise refuse(f"a bool as index of `{view.origin}`", "torch.where(condition, t[1], t[0]), or an integer")
+    if isinstance(i, Lanes):
+        raise refuse(f"a vector as index of `{view.origin}`", "one number an index")
+    i = lift(i)
+    if not isinstance(i, Traced):
+        if isinstance(i, float):
+            raise refuse(f"the float {i} as index of `{view.origin}`", "an integer")
+        if not -size <= i < size:
+            raise refuse(f"index {i} is out of range for dimension {d} of `{view.origin}`, which has size {size}",
+                         f"an index from {-size} to {size - 1}")
+        return active().literal(start + step * (i % size) if (start, step) != (0, 1) else i, DType.I64)
+    dtype = i.node.dtype
+    if dtype.is_float:
+        raise refuse(f"a {i.dtype} index into `{view.origin}`", "an integer index: x.long()")
+    if dtype.is_bool or dtype is DType.U8:
+        raise refuse(f"a {i.dtype} index into `{view.origin}` (torch takes that as a mask over the tensor)",
+                     "x.long() as the index")
+    if size != active().tensors[view.capture].shape[d] or step != 1:
+        raise refuse(f"a traced index into a slice of `{view.origin}`", "the slice outside the mod, then the index")
+    return cast(i.node, DType.I64)
+
+
+def missing_index(x: Lanes):
+    """The refusal of a vector where one number is wanted, naming the capture."""
+    shape = tuple(x.shape)
+    if isinstance(x, View):
+        total = len(x.fixed) + len(x.free)
+        return refuse(f"`{x.origin}` has {total} dimensions and {len(x.fixed)} of them are indexed, which leaves a vector of shape "
+                      f"{shape} instead of one number: an index is missing", f"{x.origin}[{', '.join(['...'] * total)}] with every index")
+    name = f" (from `{x.origin}`, one index is missing)" if x.origin else ""
+    return refuse(f"a vector of shape {shape}{name} where one number is wanted", "every index of the captured tensor")
+
+
+def elementwise(handler: Callable, args: tuple, kwargs: dict):
+    """`handler` applied lane by lane, with torch's broadcasting."""
+    vectors = [a for a in (*args, *kwargs.values()) if isinstance(a, Lanes)]
+    try:
+        shape = torch.broadcast_shapes(*(v.shape for v in vectors))
+    except RuntimeError:
+        raise refuse(f"vectors of shapes {[tuple(v.shape) for v in vectors]} do not broadcast", "one number each") from None
+    if math.prod(shape) > LIMIT:
+        raise missing_index(next((v for v in vectors if isinstance(v, View)), vectors[0]))
+    spread = {id(v): _spread(v, shape) for v in vectors}
+    count = math.prod(shape)
+    items = [handler(*(spread[id(a)][i] if isinstance(a, Lanes) else a for a in args),
+                     **{k: spread[id(a)][i] if isinstance(a, Lanes) else a for k, a in kwargs.items()}) for i in range(count)]
+    return Lanes(shape, items, next((v.origin for v in vectors if v.origin), None))
+
+
+def _spread(v: Lanes, shape) -> list[Traced]:
+    items = v.items
+    grid = torch.arange(len(items)).reshape(v.shape).expand(shape).reshape(-1).tolist()
+    return [items[i] for i in grid]

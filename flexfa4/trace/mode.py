@@ -1,0 +1,104 @@
+"""What happens, while a mod is traced, to torch calls that meet no traced value: constants, metadata, derived tensors, randomness,
+writes, values read on the host."""
+from __future__ import annotations
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .recorder import Recorder, capture_name, refuse
+from .tracer import METHODS, Symbolic
+
+RANDOM = frozenset({
+    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "bernoulli", "normal", "multinomial",
+    "poisson", "dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d",
+    "gumbel_softmax", "uniform", "exponential", "geometric", "cauchy", "log_normal", "random", "rrelu", "binomial", "manual_seed",
+})
+HOST_READS = frozenset({
+    "item", "tolist", "numpy", "__int__", "__float__", "__bool__", "__index__", "__complex__", "equal", "allclose", "is_nonzero",
+    "__contains__", "__array__",
+})
+METADATA = frozenset({
+    "shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "is_leaf", "layout", "size", "dim", "numel", "nelement",
+    "__len__", "stride", "is_contiguous", "is_floating_point", "is_complex", "element_size", "finfo", "iinfo", "result_type",
+    "grad_fn", "is_sparse", "is_nested", "__repr__", "__format__", "__str__", "data_ptr", "ndimension", "get_device", "__hash__",
+    "is_meta", "is_quantized", "names", "grad", "_version", "storage_offset", "is_cpu", "itemsize", "nbytes", "__dir__",
+})
+CREATE_SCALAR = frozenset({"tensor", "scalar_tensor", "full", "zeros", "ones", "as_tensor"})
+
+
+def refuse_random(name: str):
+    return refuse(f"{name} draws random numbers in a mod: the backward pass would draw other ones",
+                  "a captured tensor of random numbers drawn before the call (with a seed of its own)")
+
+
+class TracingMode(TorchFunctionMode):
+    def __init__(self, recorder: Recorder):
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        for t in types:
+            if issubclass(t, Symbolic):
+                return METHODS["dispatch"](func, args, kwargs)
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            name = func.__self__.__name__
+        elif name == "__set__":
+            raise self._write(func.__self__.__name__, args)
+        if name in METADATA:
+            return func(*args, **kwargs)
+        return self._eager(func, name, args, kwargs)
+
+    def _eager(self, func, name, args, kwargs):
+        if name in CREATE_SCALAR:
+            made = self._scalar(name, args, kwargs)
+            if made is not None:
+                return made
+        if name.rstrip("_") in RANDOM:
+            raise refuse_random(name)
+        if name in HOST_READS:
+            self.recorder.folded = True
+            return func(*args, **kwargs)
+        writes = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or (
+            name.startswith("__i") and name not in ("__invert__", "__index__", "__int__", "__iter__"))
+        if writes and id(args[0]) not in self.recorder.writable:
+            raise self._write(name, args)
+        if kwargs.get("out") is not None:
+            raise self._write(f"{name}(out=...)", (kwargs["out"],))
+        result = func(*args, **kwargs)
+        self._note(result, args)
+        return result
+
+    def _write(self, name: str, args):
+        target = next((a for a in args if isinstance(a, torch.Tensor)), None)
+        shown = capture_name(target) if target is not None else "a captured tensor"
+        what = "assignment into" if name == "__setitem__" else f"in-place {name} on"
+        return refuse(f"{what} `{shown}` (a write to a captured tensor): positions run in parallel and in any order",
+                      "a new value in the mod, or the write before the call")
+
+    def _scalar(self, name: str, args, kwargs):
+        """torch.tensor(3.0), torch.full((), c), torch.zeros(()): a literal. None where it is not a number."""
+        dtype = kwargs.get("dtype")
+        if name in ("tensor", "scalar_tensor", "as_tensor"):
+            data = args[0] if args else kwargs.get("data")
+            if isinstance(data, (Symbolic, bool, int, float)):
+                return METHODS["tensor"](data, dtype if dtype is not None else args[1] if len(args) > 1 else None)
+            return None
+        size = args[0] if args else kwargs.get("size")
+        if not (isinstance(size, (tuple, list)) and len(size) == 0):
+            return None
+        fill = {"zeros": 0.0, "ones": 1.0}.get(name)
+        if fill is None:
+            fill = args[1] if len(args) > 1 else kwargs.get("fill_value")
+        return METHODS["tensor"](fill, dtype)
+
+    def _note(self, result, args) -> None:
+        """Remembers tensors made inside the mod. Views of a captured tensor are noted as used, but not as writable."""
+        if isinstance(result, (tuple, list)):
+            for r in result:
+                self._note(r, args)
+        elif isinstance(result, torch.Tensor):
+            self.recorder.note_derived(result, args)
+        elif isinstance(result, (bool, int, float)):
+            self.recorder.folded = True

@@ -1,0 +1,191 @@
+"""The state of one trace: captured tensors, literal slots, source lines. One trace at a time per thread."""
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..errors import TraceError
+from ..ir import Capture, DType, Node, Op, const, node
+from ..ir.dtypes import INT_RANGE
+from .dtypes import FROM_TORCH
+
+_HERE = str(Path(__file__).resolve().parent)
+_TORCH = str(Path(torch.__file__).resolve().parent)
+_NUMPY = str(Path(np.__file__).resolve().parent)
+_SKIP = (_HERE, _TORCH, _NUMPY)
+_state = threading.local()
+
+
+class Recorder:
+    """Collects what one call of a mod uses.
+
+    `derived`: a tensor was computed inside the mod from real tensors, so the trace holds for one call only.
+    `folded`: a captured tensor's values were read on the host (`.item()`, `int(t)`), so the trace holds for this version.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self.tensors: list[torch.Tensor] = []
+        self.captures: list[Capture] = []
+        self.capture_names: list[str] = []
+        self.literals: list[bool | int | float] = []
+        self.slots: list[DType] = []
+        self.lines: dict[Node, int] = {}
+        self.kept: list[torch.Tensor] = []
+        self.made: set[int] = set()
+        self.writable: set[int] = set()
+        self.used_derived = False
+        self.folded = False
+        self._index: dict[int, int] = {}
+
+    def note_derived(self, result: torch.Tensor, sources) -> None:
+        """A tensor computed inside the mod. Writing to it is fine unless it shares memory with one from outside."""
+        self.kept.append(result)
+        self.made.add(id(result))
+        for source in sources:
+            if isinstance(source, torch.Tensor) and id(source) not in self.writable and _shares(source, result):
+                return
+        self.writable.add(id(result))
+
+    def literal(self, value: bool | int | float, dtype: DType, static: bool = False) -> Node:
+        """A Python number as a node of `dtype`: a CONST where it is structure (0, 1, True, False, or `static`), else a new
+        runtime slot, never merged with another of the same value."""
+        if dtype.is_int:
+            check_range(value, dtype)
+        if static or isinstance(value, bool) or (value == 0 and math.copysign(1.0, value) > 0) or value == 1:
+            return const(value, dtype)
+        self.literals.append(bool(value) if dtype.is_bool else int(value) if dtype.is_int else float(value))
+        self.slots.append(dtype)
+        return node(Op.SLOT, (), dtype, len(self.slots) - 1)
+
+    def capture(self, tensor: torch.Tensor) -> int:
+        """Index of a captured tensor; the same object is one capture."""
+        found = self._index.get(id(tensor))
+        if found is not None:
+            return found
+        dtype = FROM_TORCH.get(tensor.dtype)
+        name = capture_name(tensor)
+        if dtype is None:
+            raise refuse(f"captured tensor {name} has dtype {tensor.dtype}",
+                         "bool, uint8, int8..int64, float16, bfloat16, float32 or float64: cast it before the call")
+        if type(tensor).__name__ == "DTensor":
+            raise refuse(f"captured tensor {name} is a DTensor", f"its local part: {name}.to_local()")
+        self._index[id(tensor)] = len(self.tensors)
+        self.used_derived |= id(tensor) in self.made
+        self.tensors.append(tensor)
+        self.captures.append(Capture(dtype, tensor.dim()))
+        self.capture_names.append(name)
+        return len(self.tensors) - 1
+
+    def load(self, index: int, args: tuple[Node, ...]) -> Node:
+        n = node(Op.LOAD, args, self.captures[index].dtype, index)
+        if n not in self.lines:
+            frame = user_frame()
+            self.lines[n] = frame.f_lineno if frame is not None else 0
+        return n
+
+
+def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a is b:
+        return True
+    try:
+        return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return True
+
+
+def check_range(value: int | float, dtype: DType) -> None:
+    low, high = INT_RANGE[dtype]
+    if not low <= value <= high:
+        raise refuse(f"the number {value} does not fit {dtype!r}, the type of the other operand",
+                     "a cast of that operand first, such as x.long()")
+
+
+def active() -> Recorder:
+    """The recorder of the trace that is running in this thread."""
+    found = getattr(_state, "recorder", None)
+    if found is None:
+        raise TraceError("a traced value is used outside the mod that made it; mods must not store their arguments")
+    return found
+
+
+class recording:
+    """Makes a recorder the active one for the duration of a `with` block; nests."""
+
+    def __init__(self, recorder: Recorder):
+        self.recorder = recorder
+
+    def __enter__(self) -> Recorder:
+        self.previous = getattr(_state, "recorder", None)
+        _state.recorder = self.recorder
+        return self.recorder
+
+    def __exit__(self, *exc) -> None:
+        _state.recorder = self.previous
+
+
+def user_frame():
+    """The innermost frame that is not this package's, torch's or numpy's: the user's line."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_SKIP):
+        frame = frame.f_back
+    return frame
+
+
+def is_user_file(filename: str) -> bool:
+    return not filename.startswith(_SKIP)
+
+
+def place() -> str:
+    """"file:line" of the user's code that is being traced."""
+    frame = user_frame()
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "unknown place"
+
+
+def refuse(what: str, instead: str, where: str | None = None) -> TraceError:
+    """The one form of every refusal: place, what was met, what to write instead."""
+    return TraceError(f"{where or place()}: {what}. Write instead: {instead}.")
+
+
+def capture_name(tensor: torch.Tensor) -> str:
+    """The name under which the user's code refers to a tensor, found in the frames that are running; its shape otherwise."""
+    frame = user_frame()
+    depth = 0
+    while frame is not None and depth < 4:
+        if is_user_file(frame.f_code.co_filename):
+            found = _name_in(frame, tensor)
+            if found:
+                return found
+            depth += 1
+        frame = frame.f_back
+    return f"tensor of shape {tuple(tensor.shape)}"
+
+
+def _name_in(frame, tensor: torch.Tensor) -> str | None:
+    local = frame.f_locals
+    for name, value in local.items():
+        if value is tensor:
+            return name
+    for name in frame.f_code.co_names:
+        if frame.f_globals.get(name) is tensor:
+            return name
+    for name, value in local.items():
+        inner = getattr(value, "__dict__", None)
+        if isinstance(inner, dict):
+            for group in (inner, inner.get("_parameters"), inner.get("_buffers")):
+                for key, item in (group or {}).items():
+                    if item is tensor:
+                        return f"{name}.{key}"
+        elif isinstance(value, (list, tuple)):
+            for i, item in enumerate(value):
+                if item is tensor:
+                    return f"{name}[{i}]"
+        for key in getattr(type(value), "__slots__", ()):
+            if isinstance(key, str) and getattr(value, key, None) is tensor:
+                return f"{name}.{key}"
+    return None

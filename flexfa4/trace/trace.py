@@ -1,0 +1,173 @@
+"""`trace(fn, kind)`: call a mod once with traced arguments and keep what it wrote."""
+from __future__ import annotations
+
+import inspect
+import random
+import traceback
+
+import numpy as np
+import torch
+
+from ..errors import FlexError, TraceError
+from ..ir import DType, Graph, Node, Op, cast, node
+from ..ir.bound import BoundGraph, Origin
+from ..ir.graph import ARGUMENTS, rebuild, topological
+from . import arith, functions
+from .dtypes import TO_TORCH
+from .lanes import Lanes, missing_index, whole
+from .mode import TracingMode
+from .recorder import Recorder, is_user_file, recording, refuse
+from .tracer import Traced
+
+SIGNATURES = {
+    "score": "score_mod(score, b, h, q_idx, kv_idx)",
+    "mask": "mask_mod(b, h, q_idx, kv_idx)",
+    "out": "out_mod(out, lse, b, h, q_idx) or out_mod(out, lse, b, h, q_idx, d_idx)",
+}
+
+
+def trace(fn, kind: str, score_dtype: DType = DType.F32) -> BoundGraph:
+    """The graph of a mod, with the tensors and literals that this call of it used.
+
+    `kind` is "score", "mask" or "out"; `score_dtype` the type of score, out and lse (F32, or F64 for float64 inputs).
+    Raises TraceError, naming the user's file and line, for what one kernel for all positions cannot do.
+    """
+    return record(fn, kind, score_dtype)[0]
+
+
+def record(fn, kind: str, score_dtype: DType = DType.F32) -> tuple[BoundGraph, Recorder]:
+    """`trace`, and the recorder that tells what the result depends on besides captured tensors."""
+    file, line, name = describe(fn, kind)
+    if not callable(fn):
+        raise TraceError(f"{kind}_mod={fn!r}: expected a function {SIGNATURES[kind]}")
+    arguments = _arguments(fn, kind, score_dtype, f"{file}:{line}")
+    recorder = Recorder(name)
+    before = random.getstate(), _numpy_state()
+    with recording(recorder), TracingMode(recorder):
+        try:
+            result = fn(*arguments)
+            root = _root(result, kind, score_dtype, f"{file}:{line}", name)
+        except FlexError:
+            raise
+        except Exception as error:
+            raise _user_error(error, name, f"{file}:{line}") from error
+    if before[0] != random.getstate() or not _same_state(before[1], _numpy_state()):
+        raise refuse(f"{name} draws random numbers (Python's or numpy's random module): every position would get the same one, "
+                     "and the backward pass another", "a captured tensor of random numbers drawn before the call", f"{file}:{line}")
+    return _finish(recorder, kind, root, file, line), recorder
+
+
+def describe(fn, kind: str) -> tuple[str, int, str]:
+    """(file, line, name) of a callable, for messages."""
+    inner = fn
+    for _ in range(8):
+        if hasattr(inner, "func") and hasattr(inner, "keywords"):
+            inner = inner.func
+        elif hasattr(inner, "__func__"):
+            inner = inner.__func__
+        elif not hasattr(inner, "__code__") and hasattr(type(inner), "__call__"):
+            method = getattr(type(inner), "forward", None) if isinstance(inner, torch.nn.Module) else None
+            inner = method or type(inner).__call__
+        else:
+            break
+    code = getattr(inner, "__code__", None)
+    name = getattr(fn, "__name__", None) or getattr(inner, "__qualname__", f"{kind}_mod")
+    return (code.co_filename, code.co_firstlineno, name) if code is not None else ("<built-in>", 0, name)
+
+
+def _arguments(fn, kind: str, score_dtype: DType, where: str) -> list[Traced]:
+    leaves = [Traced(node(op, (), score_dtype if op in (Op.SCORE, Op.OUT, Op.LSE) else DType.I64)) for op in ARGUMENTS[kind]]
+    try:
+        signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    except (TypeError, ValueError):
+        return leaves
+    if kind == "out" and not _wants_column(signature):
+        leaves = leaves[:-1]
+    try:
+        signature.bind(*leaves)
+    except TypeError as error:
+        raise TraceError(f"{where}: {kind}_mod has the signature {_shown(signature)}, which cannot take the {len(leaves)} positional "
+                         f"arguments of {SIGNATURES[kind]} ({error}). Write instead: {SIGNATURES[kind]}, with anything else bound by a "
+                         "closure, a default value or functools.partial.") from None
+    return leaves
+
+
+def _shown(signature: inspect.Signature) -> str:
+    return f"({', '.join(signature.parameters)})"
+
+
+def _wants_column(signature: inspect.Signature) -> bool:
+    """True if a sixth positional argument can be taken and is either required or called d / d_idx."""
+    positional = [p for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values()):
+        return True
+    return len(positional) >= 6 and (positional[5].default is positional[5].empty or positional[5].name in ("d", "d_idx"))
+
+
+def _root(result, kind: str, score_dtype: DType, where: str, name: str) -> Node:
+    """The mod's result as a node of the right type, or the refusal of its shape or dtype."""
+    if result is None:
+        raise refuse(f"{name} returns None", "a `return` of the new score" if kind != "mask" else "a `return` of a bool", where)
+    if isinstance(result, (tuple, list, dict, set, str)):
+        raise refuse(f"{name} returns a {type(result).__name__}, not one number", f"one value, as {SIGNATURES[kind]} must", where)
+    if isinstance(result, torch.Tensor) and result.dim():
+        result = whole(result)
+    if isinstance(result, Lanes):
+        inner = f"`{result.origin}` is used with one index missing" if result.origin else "it has a dimension"
+        raise refuse(f"{name} returns a vector of shape {tuple(result.shape)} where a scalar (one number a position) is wanted: {inner}",
+                     f"an index for every dimension of {result.origin or 'each captured tensor'}", where)
+    value = arith.lift(result)
+    dtype = arith.dtype_of(value)
+    if kind == "mask":
+        if not dtype.is_bool:
+            advice = ("score_mod for an additive mask (0 / -inf), or a comparison such as x > 0" if dtype.is_float
+                      else "a comparison, such as x != 0")
+            raise refuse(f"{name} is a mask_mod and returns dtype {TO_TORCH[dtype]}; it must return a bool: True = attend", advice, where)
+        return arith.as_node(value, DType.BOOL)
+    if dtype.is_bool:
+        raise refuse(f"{name} is a {kind}_mod and returns a bool where a float is wanted", "it as mask_mod, or "
+                     "torch.where(condition, score, float('-inf'))", where)
+    return cast(arith.as_node(value, dtype if isinstance(value, Traced) else score_dtype), score_dtype)
+
+
+def _finish(recorder: Recorder, kind: str, root: Node, file: str, line: int) -> BoundGraph:
+    """Drops captures and slots that the result does not use, and renumbers the rest in order of first use by the code."""
+    used = list(topological(root))
+    loads = sorted({n.attr for n in used if n.op is Op.LOAD})
+    slots = sorted({n.attr for n in used if n.op is Op.SLOT})
+    lines = recorder.lines
+    if len(loads) < len(recorder.tensors) or len(slots) < len(recorder.slots):
+        new = {Op.LOAD: {old: i for i, old in enumerate(loads)}, Op.SLOT: {old: i for i, old in enumerate(slots)}}
+        moved: dict[Node, int] = {}
+
+        def replace(n: Node) -> Node:
+            return node(n.op, n.args, n.dtype, new[n.op][n.attr]) if n.op in new else n
+
+        memo: dict[Node, Node] = {}
+        for n in topological(root):
+            memo[n] = replace(node(n.op, tuple(memo[a] for a in n.args), n.dtype, n.attr))
+            if n in lines:
+                moved[memo[n]] = lines[n]
+        root, lines = memo[root], moved
+    graph = Graph(kind, root, tuple(recorder.captures[i] for i in loads), tuple(recorder.slots[i] for i in slots))
+    origin = Origin(recorder.name, file, line, tuple(recorder.capture_names[i] for i in loads), dict(lines))
+    return BoundGraph(graph, tuple(recorder.tensors[i] for i in loads), tuple(recorder.literals[i] for i in slots), origin)
+
+
+def _numpy_state():
+    return np.random.get_state()
+
+
+def _same_state(a, b) -> bool:
+    return a[2] == b[2] and a[3] == b[3] and bool((a[1] == b[1]).all())
+
+
+def _user_error(error: Exception, name: str, where: str) -> TraceError:
+    """An exception raised by the user's code while it was traced, placed at the user's line."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if is_user_file(frame.filename):
+            where = f"{frame.filename}:{frame.lineno}"
+            break
+    return TraceError(f"{where}: {name} raises {type(error).__name__} while it is traced: {error}. A mod is called once with traced "
+                      "values that stand for all positions. Write instead: torch functions and arithmetic on the arguments, "
+                      "and indices into captured tensors.")
