@@ -129,7 +129,8 @@ def test_t5_buckets_one_by_one(bidirectional):
 def test_score_edits_on_one_value():
     zero, table_1d = torch.tensor(0.0), torch.arange(7.0)[None]
     bias = mods.learned_relative_bias(table_1d)
-    picks = [bias(zero, 0, torch.tensor(0), torch.tensor(q), torch.tensor(kv)).item() for q, kv in [(9, 0), (2, 2), (2, 4), (0, 9)]]
+    pairs = [(9, 0), (2, 2), (2, 4), (0, 9)]
+    picks = [bias(zero, 0, torch.tensor(0), torch.tensor(q), torch.tensor(kv)).item() for q, kv in pairs]
     assert picks == [0, 3, 5, 6]
     grid = torch.arange(15.0).view(1, 3, 5)
     assert mods.relative_bias_2d(grid, 3)(zero, 0, torch.tensor(0), torch.tensor(4), torch.tensor(0)) == grid[0, 0, 1]
