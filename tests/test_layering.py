@@ -124,7 +124,8 @@ def test_the_check_sees_broken_code(source, module, is_package, said):
 
 def test_the_check_lets_good_code_pass():
     source = ("from __future__ import annotations\nimport math\nfrom typing import TYPE_CHECKING\nimport torch\n"
-              "from ..ir import Op\nfrom ..errors import FlexError\nfrom .axes import axes\nif TYPE_CHECKING:\n    from ..trace import Tracer\n")
+              "from ..ir import Op\nfrom ..errors import FlexError\nfrom .axes import axes\n"
+              "if TYPE_CHECKING:\n    from ..trace import Tracer\n")
     assert offences(source, "flexfa4.facts.affine") == []
     assert offences("def draw():\n    import matplotlib", "flexfa4.sparsity.draw") == []
 
