@@ -88,6 +88,7 @@ class View(Lanes):
     def items(self) -> list[Traced]:
         if self._items is None:
             count = math.prod(self._shape)
+            active().shape_read = True
             if count > LIMIT:
                 raise missing_index(self)
             self._items = [self._element(i) for i in range(count)]
@@ -168,6 +169,7 @@ def _index_node(view: View, extent: tuple[int, int, int], d: int, i) -> Node:
     if not isinstance(i, Traced):
         if isinstance(i, float):
             raise refuse(f"the float {i} as index of `{view.origin}`", "an integer")
+        active().shape_read = True
         if not -size <= i < size:
             raise refuse(f"index {i} is out of range for dimension {d} of `{view.origin}`, which has size {size}",
                          f"an index from {-size} to {size - 1}")

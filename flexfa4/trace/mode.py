@@ -23,6 +23,8 @@ METADATA = frozenset({
     "grad_fn", "is_sparse", "is_nested", "__repr__", "__format__", "__str__", "data_ptr", "ndimension", "get_device", "__hash__",
     "is_meta", "is_quantized", "names", "grad", "_version", "storage_offset", "is_cpu", "itemsize", "nbytes", "__dir__",
 })
+FIXED = frozenset({"dtype", "ndim", "dim", "ndimension", "is_floating_point", "is_complex", "finfo", "iinfo", "result_type", "itemsize",
+                   "element_size", "device", "is_cuda", "is_cpu", "get_device"})
 CREATE_SCALAR = frozenset({"tensor", "scalar_tensor", "full", "zeros", "ones", "as_tensor"})
 
 
@@ -47,6 +49,7 @@ class TracingMode(TorchFunctionMode):
         elif name == "__set__":
             raise self._write(func.__self__.__name__, args)
         if name in METADATA:
+            self.recorder.shape_read |= name not in FIXED
             return func(*args, **kwargs)
         return self._eager(func, name, args, kwargs)
 

@@ -24,7 +24,8 @@ _state = threading.local()
 class Recorder:
     """Collects what one call of a mod uses.
 
-    `derived`: a tensor was computed inside the mod from real tensors, so the trace holds for one call only.
+    `used_derived`: a captured tensor was computed inside the mod from real tensors, so the trace holds for one call only.
+    `shape_read`: a length of a captured tensor shaped the graph or a literal.
     `folded`: a captured tensor's values were read on the host (`.item()`, `int(t)`), so the trace holds for this version.
     """
 
@@ -41,6 +42,7 @@ class Recorder:
         self.writable: set[int] = set()
         self.used_derived = False
         self.folded = False
+        self.shape_read = False
         self._index: dict[int, int] = {}
 
     def note_derived(self, result: torch.Tensor, sources) -> None:

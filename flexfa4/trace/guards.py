@@ -1,0 +1,310 @@
+"""What a trace depended on, as a list of cheap checks.
+
+`Walk(fn)` goes from a callable to everything its code can name: closure cells, defaults, globals, attributes, methods, and so on
+recursively. Every value found becomes a guard: tensors by identity, dtype and rank; numbers and strings by value; containers by
+length and contents; functions by code. The guards hold no strong reference to tensors or user objects: each starts again from
+the callable it is given, through registers, so equal closures made anew pass as well.
+
+`unversioned` names the first thing that cannot be checked (a numpy array, an object with `__getattr__`, ...): such a mod is
+traced on every call.
+"""
+from __future__ import annotations
+
+import enum
+import functools
+import types
+import weakref
+from typing import Callable
+
+import numpy as np
+import torch
+
+from .codes import reads
+
+MISSING = object()
+_CONSTANTS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), torch.dtype, torch.device, range, slice, torch.Size,
+              np.generic, enum.Enum, torch.layout, torch.memory_format)
+_TRUSTED = ("torch", "math", "cmath", "operator", "builtins", "numpy", "functools", "itertools", "typing", "enum", "collections",
+            "dataclasses")
+_BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+             types.GetSetDescriptorType, np.ufunc)
+MAX_GUARDS = 400
+MAX_ITEMS = 64
+
+Guard = Callable[[list], bool]
+
+
+class Unversioned(Exception):
+    """Raised inside a walk at the first value whose changes no guard can see."""
+
+
+class Walk:
+    """The guards of one callable. `check(fn)` is True if another call of `trace` would write the same graph with the same
+    literals and the same tensors."""
+
+    def __init__(self, fn):
+        self.guards: list[Guard] = []
+        self.strict: list[Guard] = []          # by version and data pointer: for values read on the host
+        self.shaped: list[Guard] = []          # by shape: where a length was read
+        self.tensors: dict[int, weakref.ref] = {}
+        self.unversioned: str | None = None
+        self.attributes: frozenset[str] = frozenset()
+        self.registers = 1
+        try:
+            self._fixpoint(fn)
+        except Unversioned as reason:
+            self.unversioned = str(reason)
+        except RecursionError:
+            self.unversioned = "deeply nested state"
+
+    def _fixpoint(self, fn) -> None:
+        """Walks until no code found on the way names an attribute that the walk did not know of."""
+        for _ in range(6):
+            known = self.attributes
+            self.guards, self.strict, self.shaped, self.registers, self._seen = [], [], [], 1, set()
+            self.visit(fn, 0)
+            if self.attributes == known:
+                return
+        raise Unversioned("too many indirections")
+
+    def take(self, source: int, getter: Callable) -> int:
+        """A register for what `getter` reads from register `source`."""
+        target = self.registers
+        self.registers += 1
+        if len(self.guards) > MAX_GUARDS:
+            raise Unversioned("more state than is worth checking")
+
+        def read(regs: list) -> bool:
+            regs.append(getter(regs[source]))
+            return True
+        self.guards.append(read)
+        return target
+
+    def visit(self, value, at: int) -> None:
+        """Adds the guards of `value`, which is in register `at`."""
+        if isinstance(value, _CONSTANTS):
+            self.guards.append(_constant(value, at))
+        elif isinstance(value, torch.Tensor):
+            self._tensor(value, at)
+        elif isinstance(value, types.FunctionType):
+            self._function(value, at)
+        elif isinstance(value, types.MethodType):
+            self._class(value, at)
+            self.visit(value.__func__, self.take(at, lambda v: v.__func__))
+            self.visit(value.__self__, self.take(at, lambda v: v.__self__))
+        elif isinstance(value, functools.partial):
+            self._class(value, at)
+            for name in ("func", "args", "keywords"):
+                self.visit(getattr(value, name), self.take(at, lambda v, name=name: getattr(v, name)))
+        elif isinstance(value, (tuple, list)):
+            self._sequence(value, at)
+        elif type(value) in (dict, types.MappingProxyType) or type(value).__name__ == "OrderedDict":
+            self._mapping(value, at)
+        elif isinstance(value, types.ModuleType):
+            self._module(value, at)
+        elif isinstance(value, _BUILTINS):
+            self._builtin(value, at)
+        elif isinstance(value, type):
+            self._type(value, at)
+        else:
+            self._object(value, at)
+
+    def _class(self, value, at: int) -> None:
+        cls = type(value)
+        self.guards.append(lambda regs: type(regs[at]) is cls)
+
+    def _once(self, value) -> bool:
+        """True the first time this object is met; its contents are guarded once, its place every time."""
+        if id(value) in self._seen:
+            return False
+        self._seen.add(id(value))
+        return True
+
+    def _identity(self, value, at: int) -> None:
+        try:
+            ref = weakref.ref(value)
+        except TypeError:
+            raise Unversioned(f"a {type(value).__name__}") from None
+        self.guards.append(lambda regs: regs[at] is ref())
+
+    def _tensor(self, t: torch.Tensor, at: int) -> None:
+        ref, dtype, rank = weakref.ref(t), t.dtype, t.dim()
+        self.tensors[id(t)] = ref
+        self.guards.append(lambda regs: (v := regs[at]) is ref() and v.dtype is dtype and v.dim() == rank)
+        shape, state = t.shape, tensor_state(t)
+        self.shaped.append(lambda regs: regs[at].shape == shape)
+        self.strict.append(lambda regs: state is not None and tensor_state(regs[at]) == state)
+
+    def _function(self, fn: types.FunctionType, at: int) -> None:
+        code = fn.__code__
+        self.guards.append(lambda regs: type(v := regs[at]) is types.FunctionType and v.__code__ is code)
+        if not self._once(fn):
+            self._identity(fn, at)
+            return
+        for attribute, value in (("__defaults__", fn.__defaults__), ("__kwdefaults__", fn.__kwdefaults__)):
+            self.visit(value, self.take(at, lambda v, a=attribute: getattr(v, a)))
+        for i, cell in enumerate(fn.__closure__ or ()):
+            try:
+                content = cell.cell_contents
+            except ValueError:
+                raise Unversioned("an empty closure cell") from None
+            self.visit(content, self.take(at, lambda v, i=i: v.__closure__[i].cell_contents))
+        for name in sorted(self.attributes & fn.__dict__.keys()):
+            self.visit(fn.__dict__[name], self.take(at, lambda v, n=name: v.__dict__.get(n, MISSING)))
+        if _trusted(fn.__module__):
+            return
+        found = reads(code)
+        if found.dynamic or any(not _trusted(name) for name in found.imports):
+            raise Unversioned(f"state that {fn.__name__} reads by computed names or imports")
+        self.attributes |= found.attributes
+        for name in found.names:
+            if name in fn.__globals__:
+                self.visit(fn.__globals__[name], self.take(at, lambda v, n=name: v.__globals__.get(n, MISSING)))
+
+    def _sequence(self, items, at: int) -> None:
+        length = len(items)
+        if length > MAX_ITEMS:
+            raise Unversioned(f"a {type(items).__name__} of {length} items")
+        cls = type(items)
+        self.guards.append(lambda regs: type(v := regs[at]) is cls and len(v) == length)
+        if not self._once(items):
+            raise Unversioned(f"a {cls.__name__} reached twice")
+        for i, item in enumerate(items):
+            self.visit(item, self.take(at, lambda v, i=i: v[i]))
+
+    def _mapping(self, mapping, at: int) -> None:
+        if len(mapping) > MAX_ITEMS or not all(isinstance(k, (str, int)) for k in mapping):
+            raise Unversioned(f"a dict of {len(mapping)} items")
+        length = len(mapping)
+        self._class(mapping, at)
+        self.guards.append(lambda regs: len(regs[at]) == length)
+        if not self._once(mapping):
+            raise Unversioned("a dict reached twice")
+        for key, item in mapping.items():
+            self.visit(item, self.take(at, lambda v, k=key: v.get(k, MISSING)))
+
+    def _module(self, module: types.ModuleType, at: int) -> None:
+        self._identity(module, at)
+        if _trusted(module.__name__) or not self._once(module):
+            return
+        for name in sorted(self.attributes & module.__dict__.keys()):
+            self.visit(module.__dict__[name], self.take(at, lambda v, n=name: v.__dict__.get(n, MISSING)))
+
+    def _builtin(self, value, at: int) -> None:
+        home = getattr(value, "__module__", None) or getattr(getattr(value, "__objclass__", None), "__module__", None)
+        owner = getattr(value, "__self__", None)
+        if not _trusted(home or "") and not (isinstance(owner, types.ModuleType) and _trusted(owner.__name__)) and (
+                owner is not None or home is not None):
+            raise Unversioned(f"the built-in {getattr(value, '__qualname__', value)!s}")
+        self._identity(value, at)
+
+    def _type(self, cls: type, at: int) -> None:
+        self._identity(cls, at)
+        if _trusted(cls.__module__) or not self._once(cls):
+            return
+        for name in sorted(self.attributes):
+            raw = _class_attribute(cls, name)
+            if raw is not MISSING:
+                self._class_value(raw, name, at)
+
+    def _class_value(self, raw, name: str, at: int) -> None:
+        """An attribute found on a class, read again through register `at` (the class)."""
+        if isinstance(raw, (staticmethod, classmethod)):
+            self.visit(raw.__func__, self.take(at, lambda c, n=name: _class_attribute(c, n).__func__))
+        elif isinstance(raw, property):
+            if not isinstance(raw.fget, types.FunctionType):
+                raise Unversioned(f"the property {name}")
+            self.visit(raw.fget, self.take(at, lambda c, n=name: _class_attribute(c, n).fget))
+        elif not isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+            self.visit(raw, self.take(at, lambda c, n=name: _class_attribute(c, n)))
+
+    def _object(self, value, at: int) -> None:
+        """An instance: its class's methods and the attributes that some code names."""
+        cls = type(value)
+        module = isinstance(value, torch.nn.Module)
+        self._class(value, at)
+        if _trusted(cls.__module__) and not module:
+            if cls.__module__.startswith("torch") and not isinstance(value, torch.Generator):
+                return self._identity(value, at)
+            raise Unversioned(f"a {cls.__name__}")
+        if not self._once(value):
+            return self._identity(value, at)
+        home = self.take(at, type)
+        self._methods(cls, home, module)
+        if module:
+            self._submodule(value, at)
+        names = self.attributes if not module else self.attributes | {"training"}
+        own = getattr(value, "__dict__", {})
+        slots = {s for c in cls.__mro__ for s in _slots(c)}
+        for name in sorted(names & (own.keys() | slots)):
+            item = getattr(value, name, MISSING)
+            if item is not MISSING:
+                self.visit(item, self.take(at, lambda v, n=name: getattr(v, n, MISSING)))
+
+    def _methods(self, cls: type, home: int, module: bool) -> None:
+        for base in cls.__mro__:
+            if base is object or (_trusted(base.__module__) and base.__module__ != "builtins"):
+                continue
+            if base.__module__ == "builtins":
+                raise Unversioned(f"a {cls.__name__}, a subclass of {base.__name__}")
+            for special in ("__getattr__", "__getattribute__"):
+                if special in base.__dict__:
+                    raise Unversioned(f"an object of {cls.__name__}, which has {special}")
+            if base.__setattr__ is not object.__setattr__ and not module and "__setattr__" in base.__dict__ and not _frozen(base):
+                raise Unversioned(f"an object of {cls.__name__}, which has __setattr__")
+        for name in sorted(_CALLED | self.attributes):
+            raw = _class_attribute(cls, name)
+            if raw is not MISSING and (module or not isinstance(raw, _BUILTINS)):
+                self._class_value(raw, name, home)
+
+    def _submodule(self, value: torch.nn.Module, at: int) -> None:
+        """Parameters, buffers and child modules that some code names; all of them for torch's own module classes."""
+        if any(value.__dict__.get(h) for h in ("_forward_hooks", "_forward_pre_hooks")):
+            raise Unversioned("an nn.Module with hooks")
+        everything = _trusted(type(value).__module__)
+        for group in ("_parameters", "_buffers", "_modules"):
+            for name, item in value.__dict__[group].items():
+                if everything or name in self.attributes:
+                    self.visit(item, self.take(at, lambda v, g=group, n=name: v.__dict__[g].get(n, MISSING)))
+
+
+_CALLED = frozenset({"__call__", "__getitem__", "__len__", "__iter__", "__contains__", "__add__", "__radd__", "__mul__", "__rmul__",
+                     "__sub__", "__rsub__", "__eq__", "__lt__", "__le__", "__and__", "__or__", "__bool__", "__int__", "__float__",
+                     "__index__", "forward", "__torch_function__"})
+
+
+def _frozen(cls: type) -> bool:
+    parameters = getattr(cls, "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen
+
+
+def _slots(cls: type):
+    found = cls.__dict__.get("__slots__", ())
+    return (found,) if isinstance(found, str) else found
+
+
+def _class_attribute(cls: type, name: str):
+    for base in cls.__mro__:
+        if name in base.__dict__ and base is not object and base is not torch.nn.Module:
+            return base.__dict__[name]
+    return MISSING
+
+
+def _trusted(module: str | None) -> bool:
+    return bool(module) and module.split(".", 1)[0] in _TRUSTED
+
+
+def _constant(value, at: int) -> Guard:
+    if isinstance(value, (float, complex, np.generic, slice)):
+        shown, cls = repr(value), type(value)
+        return lambda regs: (v := regs[at]) is value or (type(v) is cls and repr(v) == shown)
+    cls = type(value)
+    return lambda regs: (v := regs[at]) is value or (type(v) is cls and v == value)
+
+
+def tensor_state(t: torch.Tensor) -> tuple | None:
+    """Layout, data pointer and version of a tensor; None where it has no version (inference tensors) or no data (fake ones)."""
+    try:
+        return t.data_ptr(), t.shape, t.stride(), t.storage_offset(), t.dtype, t._version
+    except (RuntimeError, NotImplementedError, AttributeError):
+        return None
