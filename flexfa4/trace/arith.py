@@ -132,11 +132,10 @@ def power(a, b) -> Traced:
     if isinstance(a, Traced) and not isinstance(b, Traced):
         if dtype.is_int and b < 0:
             raise refuse(f"an integer to the negative power {b}", "x.float() first")
-        if b == 0.5:
+        if b == 0.5:      # as torch does on float32; on halves it gives inf at -inf, where this gives NaN
             return unary_float(Op.SQRT, a)
-        if b == int(b) if abs(b) != float("inf") and b == b else False:
-            if 0 <= b <= 8:
-                return _chain(a, int(b), dtype)
+        if 0 <= b <= 8 and b == int(b):
+            return _chain(a, int(b), dtype)
     if dtype.is_bool:
         raise refuse("** of two bools", "& for logic, or x.int() first")
     return binary(Op.POW, a, b)
@@ -199,6 +198,8 @@ def clamp(x, min=None, max=None) -> Traced:
         raise refuse("clamp without a bound", "x.clamp(min=..., max=...)")
     parts = [lift(p) for p in (x, min, max) if p is not None]
     dtype = dtype_of(*parts)
+    if dtype.is_bool:
+        raise refuse("clamp of a bool", "x.int() first")
     n = as_node(parts[0], dtype)
     if min is not None:
         n = node(Op.MAX, (n, as_node(lift(min), dtype)), dtype)

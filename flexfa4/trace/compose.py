@@ -2,6 +2,7 @@
 short vectors. Each formula is the one in torch's documentation; `const` numbers inside them are structure."""
 from __future__ import annotations
 
+import functools
 import math
 from functools import reduce
 
@@ -10,6 +11,7 @@ import torch
 from ..ir import DType, Op
 from . import arith
 from .arith import add, clamp, compare, div, extremum, lift, logical, mul, negative, number_unary, sub, unary_float, where
+from .dtypes import HALVES
 from .lanes import Lanes
 from .recorder import refuse
 from .tracer import Traced
@@ -21,10 +23,23 @@ def fixed(value: float, like) -> Traced:
     return Traced(arith.const(value, dtype))
 
 
+def on_floats(formula):
+    """Marks a formula that torch defines on floats alone; halves are computed in float32 and rounded once, as torch does."""
+    @functools.wraps(formula)
+    def run(x, *args, **kwargs):
+        x = lift(x)
+        dtype = arith.dtype_of(x, *(a for a in map(lift, args) if isinstance(a, Traced)))
+        if not dtype.is_float:
+            raise refuse(f"{formula.__name__} of {dtype!r}", "x.float() first")
+        inner = DType.F32 if dtype in HALVES else dtype
+        x, *args = (Traced(arith.cast(a.node, inner)) if isinstance(a, Traced) else a for a in map(lift, (x, *args)))
+        return Traced(arith.cast(formula(x, *args, **kwargs).node, dtype))
+    return run
+
+
 def floating(x) -> Traced:
     x = lift(x)
-    dtype = arith.as_float(arith.dtype_of(x))
-    return Traced(arith.as_node(x, dtype))
+    return Traced(arith.as_node(x, arith.as_float(arith.dtype_of(x))))
 
 
 def relu(x, inplace=False):
@@ -38,10 +53,12 @@ def sigmoid(x):
     return unary_float(Op.SIGMOID, x)
 
 
+@on_floats
 def silu(x, inplace=False):
     return mul(floating(x), sigmoid(x))
 
 
+@on_floats
 def gelu(x, approximate="none"):
     x = floating(x)
     if approximate == "tanh":
@@ -50,21 +67,25 @@ def gelu(x, approximate="none"):
     return mul(mul(fixed(0.5, x), x), add(unary_float(Op.ERF, mul(x, fixed(math.sqrt(0.5), x))), fixed(1.0, x)))
 
 
+@on_floats
 def softplus(x, beta=1.0, threshold=20.0):
     x = floating(x)
     scaled = mul(x, beta)
     return where(compare(Op.LT, threshold, scaled), x, div(unary_float(Op.LOG1P, unary_float(Op.EXP, scaled)), beta))
 
 
+@on_floats
 def logsigmoid(x):
     x = floating(x)
     return sub(extremum(Op.MIN, x, 0.0), unary_float(Op.LOG1P, unary_float(Op.EXP, negative(number_unary(Op.ABS, x)))))
 
 
+@on_floats
 def leaky_relu(x, negative_slope=0.01, inplace=False):
     return where(compare(Op.LT, 0.0, x), x, mul(x, negative_slope))
 
 
+@on_floats
 def elu(x, alpha=1.0, inplace=False):
     return where(compare(Op.LT, 0.0, x), x, mul(unary_float(Op.EXPM1, x), alpha))
 
@@ -77,21 +98,30 @@ def hardtanh(x, min_val=-1.0, max_val=1.0, inplace=False):
     return clamp(x, min_val, max_val)
 
 
+@on_floats
 def hardsigmoid(x, inplace=False):
     return div(clamp(add(x, 3.0), 0.0, 6.0), fixed(6.0, x))
 
 
+@on_floats
 def hardswish(x, inplace=False):
     return mul(x, hardsigmoid(x))
 
 
 def softsign(x):
-    x = floating(x)
-    return div(x, add(number_unary(Op.ABS, x), fixed(1.0, x)))
+    return div(x, add(number_unary(Op.ABS, x), 1))
 
 
+@on_floats
 def mish(x, inplace=False):
     return mul(floating(x), unary_float(Op.TANH, softplus(x)))
+
+
+def positive(x):
+    x = lift(x)
+    if arith.dtype_of(x).is_bool:
+        raise refuse("+x of a bool", "x.int()")
+    return x
 
 
 def asin(x):
@@ -104,20 +134,29 @@ def acos(x):
     return arith.atan2(unary_float(Op.SQRT, mul(sub(fixed(1.0, x), x), add(fixed(1.0, x), x))), x)
 
 
+def _half_exp(x) -> Traced:
+    """exp(x) / 2 as a product, which overflows no sooner than sinh and cosh do."""
+    e = unary_float(Op.EXP, mul(x, fixed(0.5, x)))
+    return mul(mul(fixed(0.5, x), e), e)
+
+
 def sinh(x):
+    x = floating(x)
     e = unary_float(Op.EXPM1, x)
-    return mul(fixed(0.5, x), add(e, div(e, add(e, fixed(1.0, x)))))
+    near = mul(fixed(0.5, x), add(e, div(e, add(e, fixed(1.0, x)))))
+    return where(compare(Op.LT, number_unary(Op.ABS, x), 1.0), near, sub(_half_exp(x), _half_exp(negative(x))))
 
 
 def cosh(x):
-    e = unary_float(Op.EXP, x)
-    return mul(fixed(0.5, x), add(e, unary_float(Op.RECIPROCAL, e)))
+    x = floating(x)
+    return add(_half_exp(x), _half_exp(negative(x)))
 
 
 def erfc(x):
     return sub(fixed(1.0, x), unary_float(Op.ERF, x))
 
 
+@on_floats
 def logaddexp(a, b):
     a, b = floating(a), floating(b)
     top = extremum(Op.MAX, a, b)
@@ -132,6 +171,7 @@ def xlogy(x, y):
     return where(arith.float_test(Op.ISNAN, y), y, inner)
 
 
+@on_floats
 def hypot(a, b):
     return unary_float(Op.SQRT, add(mul(a, a), mul(b, b)))
 
@@ -156,6 +196,7 @@ def addcdiv(x, a, b, *, value=1):
     return add(x, quotient if value == 1 else mul(quotient, value))
 
 
+@on_floats
 def frac(x):
     return sub(x, arith.rounding(Op.TRUNC, x))
 

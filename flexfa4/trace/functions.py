@@ -39,7 +39,7 @@ ELEMENTWISE: dict[str, Callable] = {
     "gt": lambda a, b: compare(Op.LT, a, b, swap=True), "ge": lambda a, b: compare(Op.LE, a, b, swap=True),
     "eq": lambda a, b: compare(Op.EQ, a, b), "ne": lambda a, b: compare(Op.NE, a, b),
     "where": arith.where, "masked_fill": compose.masked_fill,
-    "neg": arith.negative, "positive": lambda x: x, "abs": lambda x: arith.number_unary(Op.ABS, x),
+    "neg": arith.negative, "positive": compose.positive, "abs": lambda x: arith.number_unary(Op.ABS, x),
     "sign": lambda x: arith.number_unary(Op.SIGN, x), "floor": lambda x: rounding(Op.FLOOR, x),
     "ceil": lambda x: rounding(Op.CEIL, x), "trunc": lambda x: rounding(Op.TRUNC, x), "frac": compose.frac,
     "round": lambda x, *, decimals=0: _round(x, decimals),
@@ -249,6 +249,16 @@ def _item(x):
                  "the value itself; torch.where(condition, a, b) where a decision hangs on it")
 
 
+def _approximate_tanh(x):
+    """attention-gym's custom op: tanh by the tanh.approx instruction, with tanh's own gradient around it."""
+    rec = active()
+    rec.own_gradient_allowed = True
+    try:
+        return unary_float(Op.TANH, x)
+    finally:
+        rec.own_gradient_allowed = False
+
+
 OTHERS: dict[str, Callable] = {
     "to": _to, "type": _type, "type_as": lambda x, other: _cast(x, other.dtype),
     "zeros_like": _like(0), "ones_like": _like(1), "full_like": _like(None),
@@ -276,7 +286,7 @@ OTHERS: dict[str, Callable] = {
     "__rlshift__": lambda a, b: METHODS["bitwise_left_shift"](b, a), "__rrshift__": lambda a, b: METHODS["bitwise_right_shift"](b, a),
     "tensor": lambda data, dtype=None, **kw: arith.constant(data, dtype), "as_tensor": lambda data, dtype=None, **kw: arith.constant(data, dtype),
     "scalar_tensor": lambda data, dtype=None, **kw: arith.constant(data, dtype),
-    "approx::tanh": _unary(Op.TANH),     # attention-gym's tanh.approx, same value and gradient
+    "approx::tanh": _approximate_tanh,
 }
 IN_PLACE = ("add", "sub", "mul", "div", "floor_divide", "remainder", "pow", "clamp", "clamp_min", "clamp_max", "bitwise_and",
             "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "masked_fill", "neg", "abs", "exp", "exp2",

@@ -18,6 +18,7 @@ _HERE = str(Path(__file__).resolve().parent)
 _TORCH = str(Path(torch.__file__).resolve().parent)
 _NUMPY = str(Path(np.__file__).resolve().parent)
 _SKIP = (_HERE, _TORCH, _NUMPY)
+_APPLY = torch.autograd.Function.apply.__func__.__code__
 _state = threading.local()
 
 
@@ -43,6 +44,8 @@ class Recorder:
         self.used_derived = False
         self.folded = False
         self.shape_read = False
+        self.arrays: dict[tuple, torch.Tensor] = {}
+        self.own_gradient_allowed = False
         self._index: dict[int, int] = {}
 
     def note_derived(self, result: torch.Tensor, sources) -> None:
@@ -65,13 +68,13 @@ class Recorder:
         self.slots.append(dtype)
         return node(Op.SLOT, (), dtype, len(self.slots) - 1)
 
-    def capture(self, tensor: torch.Tensor) -> int:
+    def capture(self, tensor: torch.Tensor, name: str | None = None) -> int:
         """Index of a captured tensor; the same object is one capture."""
         found = self._index.get(id(tensor))
         if found is not None:
             return found
         dtype = FROM_TORCH.get(tensor.dtype)
-        name = capture_name(tensor)
+        name = name or capture_name(tensor)
         if dtype is None:
             raise refuse(f"captured tensor {name} has dtype {tensor.dtype}",
                          "bool, uint8, int8..int64, float16, bfloat16, float32 or float64: cast it before the call")
@@ -112,8 +115,22 @@ def active() -> Recorder:
     """The recorder of the trace that is running in this thread."""
     found = getattr(_state, "recorder", None)
     if found is None:
-        raise TraceError("a traced value is used outside the mod that made it; mods must not store their arguments")
+        raise refuse("a traced value is used outside the mod that made it", "the whole computation inside the mod; it must not store its arguments")
     return found
+
+
+def refuse_own_gradient() -> None:
+    """Refuses values made inside a torch.autograd.Function: its own backward formula would be ignored."""
+    if active().own_gradient_allowed:
+        return
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code is _APPLY:
+            raise refuse("a torch.autograd.Function in a mod: its backward would be replaced by the derivative of its forward",
+                         "its forward as plain torch functions")
+        if frame.f_code.co_name == "record" and frame.f_code.co_filename.startswith(_HERE):
+            return
+        frame = frame.f_back
 
 
 class recording:
@@ -154,8 +171,8 @@ def refuse(what: str, instead: str, where: str | None = None) -> TraceError:
     return TraceError(f"{where or place()}: {what}. Write instead: {instead}.")
 
 
-def capture_name(tensor: torch.Tensor) -> str:
-    """The name under which the user's code refers to a tensor, found in the frames that are running; its shape otherwise."""
+def capture_name(tensor) -> str:
+    """The name under which the user's code refers to a tensor or array, found in the frames that are running; else its shape."""
     frame = user_frame()
     depth = 0
     while frame is not None and depth < 4:
@@ -165,10 +182,10 @@ def capture_name(tensor: torch.Tensor) -> str:
                 return found
             depth += 1
         frame = frame.f_back
-    return f"tensor of shape {tuple(tensor.shape)}"
+    return f"{type(tensor).__name__} of shape {tuple(tensor.shape)}"
 
 
-def _name_in(frame, tensor: torch.Tensor) -> str | None:
+def _name_in(frame, tensor) -> str | None:
     local = frame.f_locals
     for name, value in local.items():
         if value is tensor:

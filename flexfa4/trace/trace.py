@@ -12,7 +12,8 @@ from ..errors import FlexError, TraceError
 from ..ir import DType, Graph, Node, Op, cast, node
 from ..ir.bound import BoundGraph, Origin
 from ..ir.graph import ARGUMENTS, rebuild, topological
-from . import arith, functions
+from . import arith, functions  # noqa: F401  (functions fills the table of methods)
+from .arrays import adopt_arrays
 from .dtypes import TO_TORCH
 from .lanes import Lanes, missing_index, whole
 from .mode import TracingMode
@@ -40,12 +41,13 @@ def record(fn, kind: str, score_dtype: DType = DType.F32) -> tuple[BoundGraph, R
     file, line, name = describe(fn, kind)
     if not callable(fn):
         raise TraceError(f"{kind}_mod={fn!r}: expected a function {SIGNATURES[kind]}")
-    arguments = _arguments(fn, kind, score_dtype, f"{file}:{line}")
     recorder = Recorder(name)
     before = random.getstate(), _numpy_state()
+    with recording(recorder):
+        arguments = _arguments(fn, kind, score_dtype, f"{file}:{line}")
     with recording(recorder), TracingMode(recorder):
         try:
-            result = fn(*arguments)
+            result = adopt_arrays(fn)(*arguments)
             root = _root(result, kind, score_dtype, f"{file}:{line}", name)
         except FlexError:
             raise
@@ -168,6 +170,8 @@ def _user_error(error: Exception, name: str, where: str) -> TraceError:
         if is_user_file(frame.filename):
             where = f"{frame.filename}:{frame.lineno}"
             break
+    if "does not support ufuncs" in str(error):
+        return refuse(f"{name} calls a numpy function on a traced value", "the torch function of the same name", where)
     return TraceError(f"{where}: {name} raises {type(error).__name__} while it is traced: {error}. A mod is called once with traced "
                       "values that stand for all positions. Write instead: torch functions and arithmetic on the arguments, "
                       "and indices into captured tensors.")

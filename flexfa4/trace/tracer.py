@@ -8,7 +8,7 @@ import torch
 
 from ..ir import Node
 from .dtypes import TO_TORCH
-from .recorder import active, refuse, user_frame
+from .recorder import active, refuse, refuse_own_gradient, user_frame
 
 # name -> handler, filled by functions.py; kept here so that methods of Traced need no import of the table.
 METHODS: dict[str, object] = {}
@@ -98,6 +98,7 @@ class Traced(Symbolic):
     def __init__(self, node: Node, number=None):
         self.node = node
         self.number = number
+        refuse_own_gradient()
 
     shape = torch.Size(())
     ndim = 0
