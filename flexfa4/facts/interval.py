@@ -1,0 +1,90 @@
+"""Bounds of a graph's value over rectangles of positions, many rectangles at a time: what proves tiles empty or full.
+
+Interval analysis (Moore 1966) on the nodes of a graph, with three things more: how a captured tensor ranges over an interval of
+indices is read off tables (`ranges`), equality of two look-ups into the same labels is decided on relabelled runs (`labels`), and
+possible out-of-range look-ups are followed to the result. Bounds hold for every engine: float results are widened by more than
+their rounding, fused or not.
+"""
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Mapping
+
+import numpy as np
+import torch
+
+from flexfa4.ir import DType, Graph, Node, Op
+from flexfa4.ir.bound import BoundGraph
+
+from .interval_rules import INTERVAL
+from .interval_values import Interval, Space, boolean, exact, top
+from .labels import LabelPair, label_pair
+from .ranges import Tables
+
+_POSITIONS = (Op.B, Op.H, Op.Q, Op.KV, Op.D)
+
+
+@lru_cache(maxsize=256)
+def _label_pairs(graph: Graph) -> dict[Node, LabelPair]:
+    """The equality tests of a graph that compare labels of one table."""
+    pairs = ((n, label_pair(n)) for n in graph.nodes if n.op in (Op.EQ, Op.NE))
+    return {n: pair for n, pair in pairs if pair is not None}
+
+
+class Analysis:
+    """Interval analysis of one bound graph: what its captures look like is worked out once, at first use, and kept.
+
+    limits: for each index leaf the least and greatest value it will ever be given; `run` raises nothing and is wrong outside
+    them. space: the array library (numpy on the host, torch on a device).
+    """
+
+    def __init__(self, bound: BoundGraph, limits: Mapping[Op, tuple[int, int]], space: Space):
+        self.bound, self.limits, self.space = bound, limits, space
+        self.tables = Tables(bound.tensors, space)
+        self.pairs = _label_pairs(bound.graph)
+
+    def run(self, env: Mapping[Op, tuple]) -> Interval:
+        """The root's bounds. env: (lo, hi), both included, for each index leaf (int64 arrays or Python ints, broadcastable) and
+        optionally for SCORE, OUT and LSE (float64; any value if left out)."""
+        known: dict[Node, Interval] = {}
+        for n in self.bound.graph.nodes:
+            known[n] = self._bounds(n, known, env)
+        return known[self.bound.graph.root]
+
+    def _bounds(self, n: Node, known: dict[Node, Interval], env: Mapping[Op, tuple]) -> Interval:
+        if n.op in env:
+            lo, hi = env[n.op]
+            least, most = self.limits.get(n.op, (None, None))
+            return Interval(lo, hi, least=least, most=most)
+        if n.op is Op.LOAD:
+            return self.tables.load(n, [known[a] for a in n.args])
+        if n.op is Op.SLOT:
+            return exact(self.bound.literals[n.attr], n.dtype)
+        if n.op in _POSITIONS:
+            raise KeyError(f"env has no bounds for {n.op!r}")
+        if n.op in (Op.EQ, Op.NE):
+            if n.args[0] is n.args[1] and not n.args[0].dtype.is_float:
+                return boolean(n.op is Op.EQ, n.op is Op.EQ, poison=known[n.args[0]].poison)
+            pair = self.pairs.get(n)
+            labels = self.tables.labels(pair) if pair is not None else None
+            if labels is not None:
+                return labels.compare(n, known)
+        return INTERVAL[n.op](self.space, n, *(known[a] for a in n.args))
+
+
+def bounds(bound: BoundGraph, env: Mapping[Op, tuple]) -> Interval:
+    """Bounds of the root of `bound` over rectangles.
+
+    env: for each index leaf the graph uses a pair (lo, hi), both ends included, of int64 tensors or Python ints, broadcastable;
+    for SCORE, OUT and LSE optionally a pair of float64 tensors. Returns an Interval of tensors (or Python numbers) in the broadcast
+    shape: for a bool root `lo` means "certainly true" and `hi` "possibly true".
+    """
+    plain = {op: tuple(x.cpu().numpy() if isinstance(x, torch.Tensor) else x for x in pair) for op, pair in env.items()}
+    limits = {op: (int(np.min(lo)), int(np.max(hi))) for op, (lo, hi) in plain.items() if op in _POSITIONS}
+    with np.errstate(all="ignore"):
+        found = Analysis(bound, limits, Space(None)).run(plain)
+    tensors = [torch.as_tensor(x) for x in (found.lo, found.hi, found.nan, found.poison)]
+    return Interval(*tensors, least=found.least, most=found.most)
+
+
+__all__ = ["Analysis", "Interval", "bounds", "top"]
