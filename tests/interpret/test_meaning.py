@@ -99,6 +99,9 @@ def test_integer_division_by_zero_does_not_crash():
     quotient = node(Op.FLOORDIV, (Q, KV), I64)
     safe = node(Op.WHERE, (node(Op.EQ, (KV, const(0, I64)), BOOL), const(-1, I64), quotient), I64)
     assert _run(safe, q=torch.tensor([7]), kv=torch.tensor([0, 2])).tolist() == [-1, 3]
+    by_literal = node(Op.MOD, (Q, node(Op.SLOT, (), I64, 0)), I64)
+    assert _run(by_literal, (), (0,), q=torch.tensor([7])).dtype is torch.int64
+    assert _run(by_literal, (), (4,), q=torch.tensor([7])).tolist() == [3]
 
 
 def test_small_integers_wrap():

@@ -2,7 +2,7 @@
 import pytest
 import torch
 from hypothesis import given, settings
-from random_graphs import cases
+from tests.random_graphs import cases
 
 from flexfa4.errors import LookupOutOfRange
 from flexfa4.interpret import Program, evaluate, evaluate_checked, lookup_error

@@ -2,7 +2,7 @@
 import pytest
 import torch
 from hypothesis import given, settings
-from random_graphs import cases, same
+from tests.random_graphs import cases, same
 from torch._subclasses import FakeTensorMode
 
 from flexfa4.interpret import evaluate, program, torch_dtype

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from hypothesis import given, settings
-from random_graphs import cases
+from tests.random_graphs import cases
 
 from flexfa4.ir import Capture, DType, Graph, Op, const, node
 from flexfa4.ir.graph import KV, SCORE, Q, B
