@@ -42,7 +42,7 @@ def _writes(score, b, h, q, kv):
 
 
 REFUSED = {
-    "the truth value of ...": ("score", lambda score, b, h, q, kv: score if q > kv else -score),
+    "`if` on a traced value": ("score", lambda score, b, h, q, kv: score if q > kv else -score),
     "... draws random numbers": ("score", lambda score, b, h, q, kv: score + torch.rand(())),
     "`.item()` on a traced value": ("score", lambda score, b, h, q, kv: score + q.item()),
     "... is a reduction": ("score", lambda score, b, h, q, kv: score.softmax(-1)),

@@ -72,3 +72,9 @@ def test_set_up_script_chooses_a_supported_python():
     none = subprocess.run(["sh", str(ROOT / ".ci" / "find_python"), "no-such-python"], capture_output=True, text=True)
     assert none.returncode == 1
     assert "flexfa4 needs Python 3.10, 3.11, 3.12 or 3.13, and found none as no-such-python" in none.stderr
+
+
+def test_no_two_test_files_share_a_name():
+    """Test folders are no packages, so pytest knows a file by its name alone."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py")]
+    assert len(names) == len(set(names))
