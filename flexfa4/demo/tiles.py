@@ -1,38 +1,26 @@
-"""Counts over the spans of a mask."""
+"""What a mask saves, and whether its tiles are right."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+import torch
 
-import numpy as np
-
-FULL = 2  # flexfa4.sparsity.Kind
+from ..sparsity import Kind, Spans
 
 
-@dataclass(frozen=True)
-class TileCount:
-    """Tiles of one mask at one tile size, over its own batches and heads; `runs` is the number of spans."""
-
-    full: int
-    partial: int
-    total: int
-    runs: int
-
-    @property
-    def empty(self) -> int:
-        return self.total - self.full - self.partial
-
-    @property
-    def saved(self) -> float:
-        """Share of the tiles that is never touched."""
-        return self.empty / self.total
+def saved(spans: Spans) -> float:
+    """Share of the tiles that is never touched."""
+    counts = spans.counts()
+    return counts[Kind.EMPTY] / sum(counts.values())
 
 
-def count(spans) -> TileCount:
-    """Tiles of `spans` (flexfa4.sparsity.Spans) by kind."""
-    runs = np.asarray(spans.runs.cpu()).reshape(-1, 3).astype(np.int64)
-    length = runs[:, 1] - runs[:, 0]
-    full = int(length[runs[:, 2] == FULL].sum())
-    walked = spans.q_len if spans.transposed else spans.kv_len
-    tile = spans.q_tile if spans.transposed else spans.kv_tile
-    rows = len(spans.row_ptr) - 1
-    return TileCount(full, int(length.sum()) - full, rows * -(-walked // tile), len(runs))
+def wrong(spans: Spans, dense: torch.Tensor) -> int:
+    """Tiles whose kind is not that of the token mask `dense`, bool [B, H, Sq, Skv]: 0 for an exact classification."""
+    q_rest, kv_rest = -dense.shape[2] % spans.q_tile, -dense.shape[3] % spans.kv_tile
+    shape = (*dense.shape[:2], spans.q_tiles, spans.q_tile, spans.kv_tiles, spans.kv_tile)
+
+    def per_tile(elements: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(elements.int(), (0, kv_rest, 0, q_rest)).reshape(shape).sum((3, 5))
+
+    kept, real = per_tile(dense), per_tile(torch.ones_like(dense))
+    exact = torch.full(kept.shape, int(Kind.PARTIAL))
+    exact[kept == 0], exact[kept == real] = int(Kind.EMPTY), int(Kind.FULL)
+    return int((exact != spans.states()).sum())

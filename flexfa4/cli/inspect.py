@@ -1,0 +1,110 @@
+"""`flexfa4 inspect`: everything the library finds out about one mod, as text, and a picture."""
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Callable
+
+import torch
+
+from ..errors import UnsupportedError
+from ..facts.simplify import simplify
+from ..interpret.program import evaluate
+from ..ir import BoundGraph, Op
+from ..ir.text import show
+from ..plan.hoist import hoist
+from ..schedule import CostModel, Work, lower_bound, make_schedule, makespan, natural_order, section_kv_heads
+from ..sparsity import BlockMask, Kind, Spans, create_block_mask
+from ..trace import trace
+from . import target, words
+
+MAP_COLUMNS = 64  # tiles across the text map
+TILE = 128
+WORKERS = {"sm100": 148, "sm90": 132}  # SMs of a B200 and of an H100
+SIGNS = {Kind.EMPTY: ".", Kind.PARTIAL: "+", Kind.FULL: "#"}
+
+
+def report(where: str, kind: str | None, q_len: int, kv_len: int, picture: Path | None) -> str:
+    """The text of `flexfa4 inspect`. Raises FlexError (among them TargetError) where `where` is no mod or cannot be traced."""
+    mod = target.load(where)
+    name = where.partition(".py:")[2].strip()
+    kind = kind or target.kind_of(mod, name)
+    target.check_is_mod(mod, name, kind)
+    bound = trace(mod, kind)
+    small = replace(bound, graph=simplify(bound.graph))
+    parts = [_head(bound, name), _section("Graph", show(small.graph)), _section("Facts", "\n".join(_facts(small))),
+             _section("Computed", str(hoist(small.graph)))]
+    if kind == "mask":
+        mask = create_block_mask(mod, 1, 1, q_len, kv_len)
+        parts += [_section("Tiles", _tiles(mask)), _section("Schedule", _schedule(mask))]
+    if picture is not None:
+        parts.append(f"Drawn: {_draw(bound, mod, q_len, kv_len, picture)}")
+    return "\n\n".join(parts)
+
+
+def _section(title: str, body: str) -> str:
+    return f"{title}\n" + "\n".join(f"  {line}" for line in body.splitlines())
+
+
+def _head(bound: BoundGraph, name: str) -> str:
+    return f"{name}: a {bound.graph.kind}_mod, {bound.origin.where()}, {len(bound.graph.nodes)} nodes as written"
+
+
+def _facts(bound: BoundGraph) -> list[str]:
+    lines = [words.dependence(bound), *words.captures(bound), *words.affine_facts(bound)]
+    cancels = words.row_constant(bound)
+    return lines if cancels is None else [*lines, cancels]
+
+
+def text_map(spans: Spans) -> str:
+    """One sign a tile of batch 0 and head 0: queries down, keys across."""
+    return "\n".join("".join(SIGNS[Kind(k)] for k in row) for row in spans.states()[0, 0].tolist())
+
+
+def _tiles(mask: BlockMask) -> str:
+    q_len, kv_len = mask.shape[2:]
+    size = max(16, -(-max(q_len, kv_len) // MAP_COLUMNS))
+    counts = mask.spans(TILE, TILE).counts()
+    total = sum(counts.values())
+    shares = ", ".join(f"{counts[k]:,} {k.name.lower()} ({counts[k] / total:.1%})" for k in (Kind.FULL, Kind.PARTIAL, Kind.EMPTY))
+    spans = mask.spans(TILE, TILE)
+    return (
+        f"{q_len:,} queries x {kv_len:,} keys in tiles of {TILE}: {shares}; {len(spans.runs):,} spans, {spans.nbytes:,} bytes\n"
+        f"map in tiles of {size} (# full, + partial, . empty):\n\n{text_map(mask.spans(size, size))}"
+    )
+
+
+def _schedule(mask: BlockMask) -> str:
+    spans, lines = mask.spans(TILE, TILE), []
+    work = Work(spans.row_ptr.cpu().numpy(), spans.runs.cpu().numpy(), 1, 1, 1)
+    costs = work.costs(CostModel())
+    for arch, workers in WORKERS.items():
+        bound = lower_bound(costs, workers, splittable=True)
+        made = make_schedule(work, workers, section_kv_heads(mask.shape[3], 128, 128, itemsize=2))
+        lines.append(f"{arch}, {workers} SMs, one head: {len(made)} work tiles, {made.strategy}; makespan {made.makespan:.1f} tiles "
+                     f"(natural order {makespan(costs[natural_order(work)], workers):.1f}, no schedule is under {bound:.1f})")
+    return "\n".join(lines)
+
+
+def _draw(bound: BoundGraph, mod: Callable, q_len: int, kv_len: int, path: Path) -> Path:
+    """Tile map of a mask, heat map of a score edit on a score of 0. Raises UnsupportedError for an out mod or without matplotlib."""
+    if bound.graph.kind == "out":
+        raise UnsupportedError("--out draws masks and score mods; an out_mod has no picture over queries and keys")
+    if bound.graph.kind == "mask":
+        size = max(1, max(q_len, kv_len) // 128)
+        create_block_mask(mod, 1, 1, q_len, kv_len).picture(str(path), size, size)
+        return path
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise UnsupportedError("pictures need matplotlib: pip install 'flexfa4[draw]'") from missing
+    positions = {Op.B: 0, Op.H: 0, Op.Q: torch.arange(q_len)[:, None], Op.KV: torch.arange(kv_len)}
+    value = evaluate(bound, {**positions, Op.SCORE: torch.zeros(q_len, kv_len)}).detach().expand(q_len, kv_len)
+    reach = value.abs().max().item() or 1.0
+    figure = Figure(figsize=(5.6, 5), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    image = axes.imshow(value.numpy(), cmap="RdBu_r", vmin=-reach, vmax=reach, interpolation="nearest", aspect="auto")
+    axes.set(title=f"{bound.origin.name} on a score of 0, head 0", xlabel="key", ylabel="query")
+    figure.colorbar(image)
+    figure.savefig(path)
+    return path

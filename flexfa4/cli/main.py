@@ -1,0 +1,72 @@
+"""`flexfa4 demo | inspect FILE.py:NAME | info`."""
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..errors import FlexError
+
+SECTIONS = ("gallery", "pictures", "language", "sentences")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="flexfa4", description="Programmable attention: what it does here, and with your mods.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="the gallery and two real models, checked; pictures")
+    demo.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="run these sections alone")
+    demo.add_argument("--out", type=Path, default=Path("demo"), metavar="FOLDER", help="where pictures go (default: demo/)")
+
+    inspect = commands.add_parser("inspect", help="what a mod becomes: graph, facts, tiles, schedule")
+    inspect.add_argument("target", metavar="FILE.py:NAME", help="a mod, or a call that makes one: FILE.py:sliding_window(256)")
+    inspect.add_argument("--kind", choices=("mask", "score", "out"), help="default: told from its arguments")
+    inspect.add_argument("--q-len", type=int, default=2048, metavar="N", help="query positions (default: 2048)")
+    inspect.add_argument("--kv-len", type=int, metavar="N", help="key positions (default: as many as queries)")
+    inspect.add_argument("--out", type=Path, metavar="FILE.png", help="also draw the tile map (mask) or the heat map (score)")
+
+    commands.add_parser("info", help="what can run on this machine, and why not")
+    return top
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit status: 0, 1 where a check or the mod failed, 2 for a wrong command line (from argparse)."""
+    options = parser().parse_args(argv)
+    try:
+        return COMMANDS[options.command](options)
+    except FlexError as error:
+        print(f"flexfa4 {options.command}: {error}", file=sys.stderr)
+        return 1
+
+
+def run_demo(options: argparse.Namespace) -> int:
+    needed = {"tqdm": "all", "matplotlib": "pictures", "transformers": "language", "gguf": "language", "accelerate": "language"}
+    missing = [name for name, section in needed.items() if section in ("all", *options.only) and find_spec(name) is None]
+    if missing:
+        print(f"flexfa4 demo: {', '.join(missing)} not installed: pip install 'flexfa4[demo,models]', or run `make demo`",
+              file=sys.stderr)
+        return 1
+    from ..demo.run import run
+
+    return run(tuple(options.only), options.out)
+
+
+def run_inspect(options: argparse.Namespace) -> int:
+    from .inspect import report
+
+    print(report(options.target, options.kind, options.q_len, options.kv_len or options.q_len, options.out))
+    return 0
+
+
+def run_info(options: argparse.Namespace) -> int:
+    from .info import report
+
+    print(report())
+    return 0
+
+
+COMMANDS = {"demo": run_demo, "inspect": run_inspect, "info": run_info}
+
+if __name__ == "__main__":
+    sys.exit(main())

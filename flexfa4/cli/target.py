@@ -1,0 +1,88 @@
+"""From "FILE.py:NAME" to a mod and its kind."""
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Callable
+
+from ..errors import FlexError
+
+
+class TargetError(FlexError):
+    """The command line does not name a mod. The message says what was found there and what to write."""
+
+
+def load(target: str) -> Callable:
+    """The object that `FILE.py:NAME` names; NAME may be any expression over the file's names, such as sliding_window(256).
+
+    Runs the file. Raises TargetError.
+    """
+    path, colon, expression = target.partition(".py:")
+    if not colon or not expression.strip():
+        raise TargetError(f"{target!r}: expected FILE.py:NAME, such as mods/window.py:sliding_window(256)")
+    module = _run(Path(path + ".py"))
+    try:
+        found = eval(compile(expression.strip(), "<command line>", "eval"), vars(module))
+    except NameError as error:
+        here = sorted(n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", None) == module.__name__)
+        raise TargetError(f"{error} in {path}.py; it defines {', '.join(here) or 'no function'}") from error
+    except Exception as error:
+        raise TargetError(f"{expression.strip()} fails: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise TargetError(f"{expression.strip()} is {type(found).__name__}: expected a function (b, h, q, kv) or (score, b, h, q, kv)")
+    return found
+
+
+def _run(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise TargetError(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise TargetError(f"{path} fails when it is run: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def kind_of(mod: Callable, name: str) -> str:
+    """"mask" for 4 arguments, "score" for 5, "out" for 6, or for 5 of which the first is called out.
+
+    Raises TargetError for another number, with what a factory's call would look like.
+    """
+    try:
+        parameters = [p for p in inspect.signature(mod).parameters.values() if p.default is p.empty]
+    except (TypeError, ValueError) as error:
+        raise TargetError(f"{name}: its arguments cannot be read ({error}); give --kind") from error
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(names) == 4:
+        return "mask"
+    if len(names) == 6 or len(names) == 5 and names[0] in ("out", "o", "output"):
+        return "out"
+    if len(names) == 5:
+        return "score"
+    example = f"{name}({', '.join(f'{n}=...' for n in names)})"
+    raise TargetError(
+        f"{name} takes ({', '.join(names)}): a mask_mod takes (b, h, q, kv), a score_mod (score, b, h, q, kv), an out_mod "
+        f"(out, lse, b, h, q). If it is a factory that returns a mod, write the call: FILE.py:{example}"
+    )
+
+
+def check_is_mod(mod: Callable, name: str, kind: str) -> None:
+    """Raises TargetError where calling `mod` as a mod gives another function: then it is a factory."""
+    import torch
+
+    arguments = {"mask": 4, "score": 5, "out": 5}[kind]
+    try:
+        result = mod(*(torch.zeros((), dtype=torch.float32 if i < arguments - 4 + (kind == "out") else torch.int64)
+                       for i in range(arguments)))
+    except Exception:
+        return  # tracing tells this better, with the line
+    if callable(result) and not isinstance(result, torch.Tensor):
+        raise TargetError(f"{name} returns a function: it is a factory. Write the call that makes the mod: FILE.py:{name}(...)")

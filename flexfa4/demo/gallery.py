@@ -1,0 +1,144 @@
+"""The gallery in numbers: for each mod its tiles at 16,384 tokens, its errors at a small ragged size, its schedule on 148 SMs."""
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from tqdm import tqdm
+
+from .. import reference
+from ..api import flex_attention
+from ..mods import GALLERY, Example
+from ..schedule import CostModel, Work, lower_bound, make_schedule, makespan, natural_order, section_kv_heads
+from ..sparsity import Kind, Spans, create_block_mask
+from .checks import Checks
+from .table import render
+from .tiles import wrong
+
+LONG = dict(seq_len=16384, heads=16, batch=1, kv_heads=4, head_dim=128)
+SHORT = dict(seq_len=320, heads=4, batch=2, kv_heads=2, head_dim=16)  # 2.5 tiles of 128
+TILE, SHORT_TILE = 128, 32
+WORKERS = 148  # SMs of a B200
+FLOAT32_BAR = 2e-5  # relative to the largest value of the reference
+FLOAT64_BAR = 1e-11
+TENSORS = ("out", "dq", "dk", "dv")
+
+
+def everything(b, h, q, kv):
+    """The mask of mods that have none."""
+    return q >= 0
+
+
+def spans_of(example: Example) -> tuple[Spans, float]:
+    """Spans at TILE of the example's mask, and the seconds that tracing and building took, the first time."""
+    mask_mod = example.make()["mask_mod"] or everything
+    began = time.perf_counter()
+    mask = create_block_mask(mask_mod, example.batch, example.heads, example.q_len, example.kv_len)
+    spans = mask.spans(TILE, TILE)
+    return spans, time.perf_counter() - began
+
+
+def schedule_ratios(example: Example, spans: Spans) -> tuple[float, float]:
+    """Makespan over the lower bound (work shared evenly): in the natural order, and as scheduled."""
+    work = Work(spans.row_ptr.numpy(), spans.runs.numpy(), example.batch, example.heads, example.kv_heads, spans.Bm, spans.Hm)
+    costs = work.costs(CostModel())
+    bound = lower_bound(costs, WORKERS, splittable=True)
+    section = section_kv_heads(example.kv_len, example.head_dim, example.head_dim, itemsize=2)
+    return makespan(costs[natural_order(work)], WORKERS) / bound, make_schedule(work, WORKERS, section).makespan / bound
+
+
+def inputs(example: Example, dtype: torch.dtype) -> list[torch.Tensor]:
+    """q, k, v and the gradient of the output: the same numbers in every dtype, all exact in float32."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = (example.q_shape, example.kv_shape, example.kv_shape, example.q_shape)
+    q, k, v, d_out = (torch.randn(s, generator=generator).to(dtype) for s in shapes)
+    return [q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), d_out]
+
+
+def _results(example: Example, dtype: torch.dtype, attend) -> dict[str, torch.Tensor]:
+    q, k, v, d_out = inputs(example, dtype)
+    entry = example.make(dtype=dtype)
+    out = attend(q, k, v, entry)
+    out.backward(d_out)
+    return dict(out=out.detach(), dq=q.grad, dk=k.grad, dv=v.grad, **{f"d{name}": t.grad for name, t in entry["captures"].items()})
+
+
+def _ours(q, k, v, entry):
+    mask_mod = entry["mask_mod"]
+    mask = None if mask_mod is None else create_block_mask(mask_mod, q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    return flex_attention(q, k, v, entry["score_mod"], mask, enable_gqa=True, out_mod=entry["out_mod"])
+
+
+def _reference(q, k, v, entry):
+    return reference.attention(q, k, v, entry["score_mod"], entry["mask_mod"], out_mod=entry["out_mod"])[0]
+
+
+def errors(example: Example, dtype: torch.dtype) -> dict[str, float]:
+    """max |ours - reference| / max |reference| of the output and of each gradient, ours computed in `dtype`."""
+    expected = _results(example, torch.float64, _reference)
+    got = _results(example, dtype, _ours)
+    return {name: ((got[name].double() - e).abs().max() / e.abs().max()).item() for name, e in expected.items()}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the table says of one mod; errors are of the float32 engine, relative to the largest value of the reference."""
+
+    name: str
+    spans: Spans
+    build_seconds: float
+    errors: dict[str, float]
+    natural: float
+    scheduled: float
+
+    def cells(self) -> tuple[str, ...]:
+        counts = self.spans.counts()
+        captured = [f"{name} {e:.0e}" for name, e in self.errors.items() if name not in TENSORS]
+        return (
+            self.name, *(f"{counts[k]:,}" for k in (Kind.FULL, Kind.PARTIAL, Kind.EMPTY)), f"{len(self.spans.runs):,}",
+            f"{self.build_seconds * 1e3:.1f}", *(f"{self.errors[t]:.0e}" for t in TENSORS), ", ".join(captured) or "-",
+            f"{self.natural:.2f}", f"{self.scheduled:.2f}",
+        )
+
+
+HEADERS = ("mod", "full", "partial", "empty", "spans", "build ms", *TENSORS, "captured", "natural", "LPT")
+
+
+def examine(example: Example, checks: Checks) -> Row:
+    """One row, and its checks: both errors, no wrong tile, no schedule worse than the natural order."""
+    short = example(**SHORT)
+    single, double = errors(short, torch.float32), errors(short, torch.float64)
+    checks.at_most(f"{example.name}: float32 errors", largest(single), FLOAT32_BAR)
+    checks.at_most(f"{example.name}: float64 errors", largest(double), FLOAT64_BAR)
+    mask_mod = short.make()["mask_mod"]
+    if mask_mod is not None:
+        mask = create_block_mask(mask_mod, short.batch, short.heads, short.q_len, short.kv_len)
+        spans = mask.spans(SHORT_TILE, SHORT_TILE)
+        dense = reference.dense_mask(mask_mod, (spans.Bm, spans.Hm, short.q_len, short.kv_len))
+        checks.equal(f"{example.name}: wrong tiles", wrong(spans, dense), 0)
+    long = example(**LONG)
+    spans, seconds = spans_of(long)
+    natural, scheduled = schedule_ratios(long, spans)
+    checks.at_most(f"{example.name}: schedule over natural order", scheduled / natural, 1)
+    return Row(example.name, spans, seconds, single, natural, scheduled)
+
+
+def largest(found: dict[str, float]) -> float:
+    """The largest error; NaN if one is NaN (Python's max would lose it)."""
+    return torch.tensor(list(found.values()), dtype=torch.float64).max().item()
+
+
+def run(checks: Checks) -> str:
+    """The whole section; returns its text."""
+    rows = []
+    with tqdm(GALLERY, desc="gallery", unit="mod") as bar:
+        for example in bar:
+            bar.set_postfix_str(example.name)
+            rows.append(examine(example, checks).cells())
+    return (
+        f"Tiles of {TILE} x {TILE} at {LONG['seq_len']:,} tokens ({LONG['heads']} heads; per batch and head only where the mask "
+        f"depends on them), time of tracing and building;\nerrors of output and gradients at {SHORT['seq_len']} tokens, float32 against "
+        f"the dense float64 reference, relative to its largest value;\nmakespan over its lower bound on {WORKERS} SMs, in the natural "
+        f"order and longest first with KV splits.\n\n" + render(HEADERS, rows)
+    )
