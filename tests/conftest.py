@@ -3,6 +3,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,3 +22,15 @@ def _importable_from_checkout() -> None:
 
 _importable_from_checkout()
 torch.set_num_threads(min(2, torch.get_num_threads()))
+
+
+def pytest_collection_modifyitems(items):
+    """What this machine cannot run is skipped by name: GPU tests without a GPU, kernels without the compiler."""
+    lacking = {}
+    if not torch.cuda.is_available():
+        lacking["gpu"] = pytest.mark.skip(reason="no CUDA device")
+    if importlib.util.find_spec("cutlass") is None:
+        lacking["compile"] = pytest.mark.skip(reason="nvidia-cutlass-dsl is not installed")
+    for item in items:
+        for marker in lacking.keys() & {mark.name for mark in item.iter_markers()}:
+            item.add_marker(lacking[marker])
