@@ -1,1 +1,13 @@
 """Every decision that shapes machine code, as frozen values that refuse to be wrong. Imports neither torch nor cutlass itself."""
+from .barriers import Barrier, Role, Signal, show_table
+from .budget import BudgetError
+from .build import plan_forward
+from .forward import Sm90Forward, Sm100Forward, TiledForward
+from .hoist import Hoisted, Level, hoist
+from .plan import Plan
+from .ranges import WIDE, Assumptions, integer_ranges
+
+__all__ = [
+    "Assumptions", "Barrier", "BudgetError", "Hoisted", "Level", "Plan", "Role", "Signal", "Sm100Forward", "Sm90Forward",
+    "TiledForward", "WIDE", "hoist", "integer_ranges", "plan_forward", "show_table",
+]

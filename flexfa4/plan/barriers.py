@@ -1,0 +1,115 @@
+"""The barriers of each pipeline as data: named by what has become true, who says so, who waits, and how many arrivals complete
+a phase. Kernels create their mbarriers from these tables, documents print them, and a deadlock is reported in these words."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Iterable
+
+from .budget import WARPS_PER_GROUP, require
+
+
+class Role(Enum):
+    """The warp roles. SOFTMAX is one warpgroup a query tile; PRODUCER and CONSUMER are the roles of sm90."""
+
+    LOAD = "load"
+    MMA = "mma"
+    SOFTMAX = "softmax"
+    CORRECTION = "correction"
+    STORE = "store"
+    SCHEDULER = "scheduler"
+    PRODUCER = "producer"
+    CONSUMER = "consumer"
+
+
+class Signal(Enum):
+    """How an arrival is made: by the byte count of TMA, by a commit of the tensor core, or by threads (one for each warp)."""
+
+    TMA = "tma"
+    COMMIT = "commit"
+    WARPS = "warps"
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """`count` mbarriers (stages of a ring, or one a query tile) that complete after `arrivals`."""
+
+    name: str
+    signalled_by: tuple[Role, ...]
+    waited_on_by: tuple[Role, ...]
+    signal: Signal
+    arrivals: int
+    count: int
+    meaning: str
+
+    def __post_init__(self):
+        require(self.arrivals >= 1 and self.count >= 1, f"barrier {self.name}: {self.arrivals=} and {self.count=} must be positive")
+        require(self.signal is Signal.WARPS or self.arrivals == 1, f"barrier {self.name}: {self.signal.value} arrives once, not {self.arrivals} times")
+
+
+def check_table(barriers: Iterable[Barrier], roles: Iterable[Role]) -> int:
+    """Number of mbarriers. Names are unique, every role of the kernel that is named exists, and what fills also empties."""
+    barriers, roles = tuple(barriers), frozenset(roles)
+    names = [b.name for b in barriers]
+    require(len(set(names)) == len(names), f"two barriers of one name in {names}")
+    for b in barriers:
+        strangers = {*b.signalled_by, *b.waited_on_by} - roles
+        require(not strangers, f"barrier {b.name} names {sorted(r.value for r in strangers)}, which the kernel does not have")
+        if b.name.endswith("_empty"):
+            require(b.name[:-5] + "full" in names, f"barrier {b.name} has no {b.name[:-5]}full")
+    return sum(b.count for b in barriers)
+
+
+def show_table(barriers: Iterable[Barrier]) -> str:
+    """The table in Markdown."""
+    lines = ["| barrier | count | signalled by | arrivals | waited on by | what is true then |", "|---|--:|---|---|---|---|"]
+    for b in barriers:
+        by, to = (", ".join(r.value for r in side) for side in (b.signalled_by, b.waited_on_by))
+        lines.append(f"| `{b.name}` | {b.count} | {by} | {b.arrivals} ({b.signal.value}) | {to} | {b.meaning} |")
+    return "\n".join(lines)
+
+
+def sm100_forward_barriers(q_tiles: int, kv_stages: int, early_p: bool, dynamic: bool) -> tuple[Barrier, ...]:
+    """FlashAttention-4's forward pipeline. P takes the place of S in tensor memory; that S may be overwritten by the next
+    product follows from p_ready: the same thread issues both products, and they complete in order."""
+    load, mma, softmax, correction, store = Role.LOAD, Role.MMA, Role.SOFTMAX, Role.CORRECTION, Role.STORE
+    group = WARPS_PER_GROUP
+    table = [
+        Barrier("q_full", (load,), (mma,), Signal.TMA, 1, q_tiles, "the query tile is in shared memory"),
+        Barrier("q_empty", (mma,), (load,), Signal.COMMIT, 1, q_tiles, "no product reads the query tile any more"),
+        Barrier("kv_full", (load,), (mma,), Signal.TMA, 1, kv_stages, "a K or V tile is in its stage of the ring"),
+        Barrier("kv_empty", (mma,), (load,), Signal.COMMIT, 1, kv_stages, "the product that read the stage is done"),
+        Barrier("s_full", (mma,), (softmax,), Signal.COMMIT, 1, q_tiles, "S = Q K^T is in tensor memory"),
+        Barrier("p_ready", (softmax, correction), (mma,), Signal.WARPS, 2 * group, q_tiles,
+                "the first part of P is in tensor memory and O is rescaled"),
+        Barrier("scale_full", (softmax,), (correction,), Signal.WARPS, group, q_tiles, "the factor for O (at the end: row sum and maximum) is in shared memory"),
+        Barrier("scale_empty", (correction,), (softmax,), Signal.WARPS, group, q_tiles, "the factor has been read"),
+        Barrier("o_full", (mma,), (correction,), Signal.COMMIT, 1, q_tiles, "O holds the sum over all keys so far"),
+        Barrier("out_full", (correction,), (store,), Signal.WARPS, group, q_tiles, "the normalised output tile is in shared memory"),
+        Barrier("out_empty", (store,), (correction,), Signal.WARPS, 1, q_tiles, "the output tile has been read by TMA"),
+        Barrier("tmem_free", (correction, softmax), (mma,), Signal.WARPS, group * (1 + q_tiles), 1, "nobody reads tensor memory any more"),
+    ]
+    if early_p:
+        table.insert(6, Barrier("p_full", (softmax,), (mma,), Signal.WARPS, group, q_tiles, "the rest of P is in tensor memory"))
+    if dynamic:
+        readers = (load, mma, softmax, correction, store)
+        warps = 3 + group * (1 + q_tiles)
+        table += [
+            Barrier("work_full", (Role.SCHEDULER,), readers, Signal.WARPS, 1, 2, "the next work tile's coordinates are in shared memory"),
+            Barrier("work_empty", readers, (Role.SCHEDULER,), Signal.WARPS, warps, 2, "every role has read the coordinates"),
+        ]
+    return tuple(table)
+
+
+def sm90_forward_barriers(consumers: int, kv_stages: int) -> tuple[Barrier, ...]:
+    """One producer warp and `consumers` warpgroups, each with 64 rows of the query tile."""
+    producer, consumer = (Role.PRODUCER,), (Role.CONSUMER,)
+    warps = consumers * WARPS_PER_GROUP
+    return (
+        Barrier("q_full", producer, consumer, Signal.TMA, 1, 1, "the query tile is in shared memory"),
+        Barrier("q_empty", consumer, producer, Signal.WARPS, warps, 1, "no product reads the query tile, and its place holds no output"),
+        Barrier("k_full", producer, consumer, Signal.TMA, 1, kv_stages, "a K tile is in its stage"),
+        Barrier("k_empty", consumer, producer, Signal.WARPS, warps, kv_stages, "every warpgroup's product with the stage is done"),
+        Barrier("v_full", producer, consumer, Signal.TMA, 1, kv_stages, "a V tile is in its stage"),
+        Barrier("v_empty", consumer, producer, Signal.WARPS, warps, kv_stages, "every warpgroup's product with the stage is done"),
+    )

@@ -1,0 +1,180 @@
+"""Tiles, stages and maps of the forward kernels: one frozen value an architecture, each refusing what does not fit."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from .barriers import Barrier, Role, check_table, sm90_forward_barriers, sm100_forward_barriers
+from .budget import MBARRIER_BYTES, WARPS_PER_GROUP, Buffer, Columns, check_registers, check_smem, check_tmem, require
+
+HALF_BYTES = 2      # f16 and bf16
+FLOAT_BYTES = 4
+# Registers a thread needs beside its fragments of S, P and O: addresses, statistics, the values a mod hoists.
+SPARE_REGISTERS = 40
+
+
+def _common_checks(q_tile: int, kv_tile: int, head_dim: int, head_dim_v: int, kv_stages: int) -> None:
+    for name, value, step, most in (("kv_tile", kv_tile, 16, 256), ("head_dim", head_dim, 16, 256), ("head_dim_v", head_dim_v, 16, 256)):
+        require(0 < value <= most and value % step == 0, f"{name}={value}: the tensor core takes multiples of {step} up to {most}")
+    require(kv_stages >= 2, f"kv_stages={kv_stages}: K and V of one step need two stages at least")
+    require(q_tile > 0 and q_tile % 64 == 0, f"q_tile={q_tile}: a warpgroup's product has 64 or 128 rows")
+
+
+@dataclass(frozen=True)
+class Sm100Forward:
+    """FlashAttention-4's forward: two query tiles of 128 rows ping-pong, S and O in tensor memory, P over S.
+
+    kv_stages: stages of the ring that K and V tiles share. early_p: columns of P after which the product with V starts (0: all).
+    software_exp: of 16 exponentials, how many go to the polynomial of `exp_degree` on the FMA units. rescale_tau: how far the row
+    maximum may move (in log2) before O is rescaled. scheduler: "static" (each CTA walks its own list), "counter" (an atomic), or
+    "clc" (cluster launch control). registers: (softmax, correction, the other warps).
+    """
+
+    head_dim: int
+    head_dim_v: int
+    q_tile: int = 128
+    q_tiles: int = 2
+    kv_tile: int = 128
+    kv_stages: int = 3
+    ctas: int = 1
+    early_p: int = 96
+    software_exp: int = 4
+    exp_degree: int = 3
+    rescale_tau: float = 8.0
+    out_over_q: bool = False
+    scheduler: str = "static"
+    registers: tuple[int, int, int] = (192, 72, 56)
+
+    def __post_init__(self):
+        _common_checks(self.q_tile, self.kv_tile, self.head_dim, self.head_dim_v, self.kv_stages)
+        require(self.q_tile == 128, f"q_tile={self.q_tile}: a tensor memory tile has 128 lanes, a row each")
+        require(self.q_tiles in (1, 2), f"q_tiles={self.q_tiles}: one or two query tiles a CTA")
+        require(self.ctas in (1, 2), f"ctas={self.ctas}: a product spans one CTA or a pair")
+        require(0 <= self.early_p < self.kv_tile and self.early_p % 32 == 0,
+                f"early_p={self.early_p}: a multiple of 32 columns below {self.kv_tile} (tcgen05.st writes 32 columns)")
+        require(0 <= self.software_exp <= 16, f"software_exp={self.software_exp}: a count out of 16")
+        require(3 <= self.exp_degree <= 5, f"exp_degree={self.exp_degree}: 3 to 5")
+        require(self.rescale_tau >= 0, f"rescale_tau={self.rescale_tau}: not negative")
+        require(self.scheduler in ("static", "counter", "clc"), f"scheduler={self.scheduler!r}: static, counter or clc")
+        require(self.kv_tile + SPARE_REGISTERS <= self.registers[0],
+                f"a softmax thread holds a row of {self.kv_tile} scores and needs {SPARE_REGISTERS} registers more: {self.registers[0]} are too few")
+        check_table(self.barriers, self.roles)
+        check_tmem(self.tmem)
+        check_smem(self.smem)
+        check_registers(self.register_table)
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return Role.LOAD, Role.MMA, Role.SOFTMAX, Role.CORRECTION, Role.STORE, Role.SCHEDULER
+
+    @property
+    def rows(self) -> int:
+        """Query rows of one work tile."""
+        return self.q_tile * self.q_tiles * self.ctas
+
+    @property
+    def threads(self) -> int:
+        return 32 * WARPS_PER_GROUP * (self.q_tiles + 2)
+
+    @property
+    def register_table(self) -> tuple[tuple[str, int, int], ...]:
+        softmax, correction, other = self.registers
+        return (("softmax", WARPS_PER_GROUP * self.q_tiles, softmax), ("correction", WARPS_PER_GROUP, correction),
+                ("load, mma, store, scheduler", WARPS_PER_GROUP, other))
+
+    @cached_property
+    def barriers(self) -> tuple[Barrier, ...]:
+        return sm100_forward_barriers(self.q_tiles, self.kv_stages, self.early_p > 0, self.scheduler != "static")
+
+    @property
+    def tmem(self) -> tuple[Columns, ...]:
+        """S of every query tile, then O. P (two bytes an element) takes the upper half of its S."""
+        s = [Columns(f"s{i}", i * self.kv_tile, self.kv_tile) for i in range(self.q_tiles)]
+        o_first = self.q_tiles * self.kv_tile
+        o = [Columns(f"o{i}", o_first + i * self.head_dim_v, self.head_dim_v) for i in range(self.q_tiles)]
+        p = [Columns(f"p{i}", r.first + self.kv_tile // 2, self.kv_tile // 2, aliases=r.name) for i, r in enumerate(s)]
+        return (*s, *o, *p)
+
+    @property
+    def smem(self) -> tuple[Buffer, ...]:
+        """With a pair of CTAs each holds half of the K and V rows of a stage."""
+        stage = self.kv_tile // self.ctas * max(self.head_dim, self.head_dim_v) * HALF_BYTES
+        mbarriers = sum(b.count for b in self.barriers)
+        return (
+            Buffer("q", self.q_tile * self.head_dim * HALF_BYTES, self.q_tiles),
+            Buffer("kv", stage, self.kv_stages),
+            Buffer("out", self.q_tile * self.head_dim_v * HALF_BYTES, self.q_tiles, aliases="q" if self.out_over_q else ""),
+            Buffer("scale", self.q_tile * FLOAT_BYTES, 2 * self.q_tiles),
+            Buffer("barriers", MBARRIER_BYTES, mbarriers),
+            Buffer("tmem address, next work tile", 16, 2),
+        )
+
+
+@dataclass(frozen=True)
+class Sm90Forward:
+    """The Hopper forward: a producer warp, and consumer warpgroups of 64 rows each whose products and softmax overlap.
+    registers: (consumer, producer)."""
+
+    head_dim: int
+    head_dim_v: int
+    consumers: int = 2
+    kv_tile: int = 128
+    kv_stages: int = 2
+    registers: tuple[int, int] = (240, 24)
+
+    def __post_init__(self):
+        _common_checks(self.rows, self.kv_tile, self.head_dim, self.head_dim_v, self.kv_stages)
+        require(self.consumers in (1, 2, 3), f"consumers={self.consumers}: one to three consumer warpgroups")
+        fragments = self.fragment_registers
+        require(fragments + SPARE_REGISTERS <= self.registers[0],
+                f"a consumer thread holds {fragments} registers of S, P and O and needs {SPARE_REGISTERS} more: {self.registers[0]} are too few")
+        check_table(self.barriers, (Role.PRODUCER, Role.CONSUMER))
+        check_smem(self.smem)
+        check_registers(self.register_table)
+
+    @property
+    def rows(self) -> int:
+        return 64 * self.consumers
+
+    @property
+    def threads(self) -> int:
+        return 32 * WARPS_PER_GROUP * (self.consumers + 1)
+
+    @property
+    def fragment_registers(self) -> int:
+        """64 rows over 128 threads: S in f32, P in 16 bits, O in f32."""
+        return self.kv_tile // 2 + self.kv_tile // 4 + self.head_dim_v // 2
+
+    @property
+    def register_table(self) -> tuple[tuple[str, int, int], ...]:
+        return ("consumer", WARPS_PER_GROUP * self.consumers, self.registers[0]), ("producer", WARPS_PER_GROUP, self.registers[1])
+
+    @cached_property
+    def barriers(self) -> tuple[Barrier, ...]:
+        return sm90_forward_barriers(self.consumers, self.kv_stages)
+
+    @property
+    def smem(self) -> tuple[Buffer, ...]:
+        return (
+            Buffer("q", self.rows * self.head_dim * HALF_BYTES),
+            Buffer("k", self.kv_tile * self.head_dim * HALF_BYTES, self.kv_stages),
+            Buffer("v", self.kv_tile * self.head_dim_v * HALF_BYTES, self.kv_stages),
+            Buffer("out", self.rows * self.head_dim_v * HALF_BYTES, aliases="q"),
+            Buffer("barriers", MBARRIER_BYTES, sum(b.count for b in self.barriers)),
+            Buffer("next work tile", 16),
+        )
+
+
+@dataclass(frozen=True)
+class TiledForward:
+    """The tiled engine on any torch device: only the tile sizes are decided."""
+
+    q_tile: int = 128
+    kv_tile: int = 128
+
+    def __post_init__(self):
+        require(self.q_tile > 0 and self.kv_tile > 0, f"q_tile={self.q_tile}, kv_tile={self.kv_tile}: must be positive")
+
+    @property
+    def rows(self) -> int:
+        return self.q_tile

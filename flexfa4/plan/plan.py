@@ -1,0 +1,74 @@
+"""Plan: the compile key. What changes from call to call (lengths, strides, literal values, captured tensors) is not in it."""
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+
+from flexfa4.ir import DType
+from flexfa4.ir.text import parse
+
+from .budget import require
+from .forward import Sm90Forward, Sm100Forward, TiledForward
+from .ranges import Assumptions
+
+# Which tiles belong to an architecture, and which input types its kernel takes.
+ARCHITECTURES = {
+    "sm100": (Sm100Forward, (DType.F16, DType.BF16)),
+    "sm90": (Sm90Forward, (DType.F16, DType.BF16)),
+    "tiled": (TiledForward, (DType.F16, DType.BF16, DType.F32, DType.F64)),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One kernel to compile, or to find compiled.
+
+    score, mask and out are canonical graph texts (`flexfa4.ir.text.show`), empty where there is no such hook. pack: query heads
+    of one KV head that share a query tile. split: writes partial results for the combine instead of the output. precise: no
+    approximations in the hooks. assume: what integer narrowing takes for granted.
+    """
+
+    arch: str
+    dtype: DType
+    tiles: Sm100Forward | Sm90Forward | TiledForward
+    score: str = ""
+    mask: str = ""
+    out: str = ""
+    pack: int = 1
+    split: bool = False
+    precise: bool = False
+    assume: Assumptions = Assumptions()
+
+    def __post_init__(self):
+        require(self.arch in ARCHITECTURES, f"arch={self.arch!r}: expected one of {sorted(ARCHITECTURES)}")
+        kind, dtypes = ARCHITECTURES[self.arch]
+        require(type(self.tiles) is kind, f"{self.arch} takes {kind.__name__}, not {type(self.tiles).__name__}")
+        require(self.dtype in dtypes, f"{self.arch} takes {', '.join(map(repr, dtypes))} inputs, not {self.dtype!r}")
+        require(self.pack >= 1 and self.tiles.rows % self.pack == 0, f"pack={self.pack}: must divide the {self.tiles.rows} rows of a work tile")
+        require(not (self.split and self.out), "an output hook runs in the combine where a row is split, never in the parts")
+        for name in ("score", "mask", "out"):
+            text = getattr(self, name)
+            require(not text or parse(text).kind == name, f"the {name} hook was given another kind of graph: {text.splitlines()[:1]}")
+
+    @property
+    def hooks(self) -> tuple[str, ...]:
+        return tuple(name for name in ("score", "mask", "out") if getattr(self, name))
+
+    def compile_key(self) -> str:
+        """64 hex digits, the same in every process and on every machine."""
+        text = "\n".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def __str__(self) -> str:
+        """Plan, maps and budgets in words."""
+        lines = [f"{self.arch} forward, {self.dtype!r}, hooks: {', '.join(self.hooks) or 'none'}, {self.tiles.rows} query rows a work tile, "
+                 f"{self.pack} heads packed", f"{self.tiles}"]
+        if isinstance(self.tiles, Sm100Forward):
+            lines.append("tensor memory: " + ", ".join(
+                f"{r.name} {r.first}..{r.end - 1}" + (f" (in {r.aliases})" if r.aliases else "") for r in self.tiles.tmem))
+        if not isinstance(self.tiles, TiledForward):
+            smem = self.tiles.smem
+            lines.append(f"shared memory: {sum(b.total for b in smem)} bytes: " + ", ".join(
+                f"{b.name} {b.count} x {b.bytes}" + (f" (over {b.aliases})" if b.aliases else "") for b in smem))
+            lines.append("registers: " + ", ".join(f"{role} {warps} warps x {n}" for role, warps, n in self.tiles.register_table))
+        return "\n".join(lines)
