@@ -199,7 +199,10 @@ def clamp(x, min=None, max=None) -> Traced:
     parts = [lift(p) for p in (x, min, max) if p is not None]
     dtype = dtype_of(*parts)
     if dtype.is_bool:
-        raise refuse("clamp of a bool", "x.int() first")
+        if not all(isinstance(p, Traced) for p in parts):
+            raise refuse("clamp of a bool", "x.int() first")
+        low = x if min is None else extremum(Op.MAX, x, min)
+        return low if max is None else extremum(Op.MIN, low, max)
     n = as_node(parts[0], dtype)
     if min is not None:
         n = node(Op.MAX, (n, as_node(lift(min), dtype)), dtype)
