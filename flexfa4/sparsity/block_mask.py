@@ -15,6 +15,8 @@ from .cells import evaluate_at
 from .compose import and_masks
 from .data import TileData, tile_data
 from .draw import picture
+from .host import on_host
+from .refine import Work
 from .spans import Kind, Spans, Tiling
 from .staleness import state_of
 
@@ -41,6 +43,8 @@ class BlockMask:
         self._own_mod = own_mod
         self._state = state_of(bound.tensors)
         self._spans: dict[tuple, Spans] = {}
+        # What the latest build of spans took.
+        self.work: Work | None = None
 
     @property
     def mask_shape(self) -> tuple[int, int]:
@@ -60,7 +64,7 @@ class BlockMask:
             if q_tile < 1 or kv_tile < 1:
                 raise ShapeError(f"q_tile={q_tile}, kv_tile={kv_tile}: tile sizes are positive numbers of positions")
             tiling = Tiling(q_tile, kv_tile, *self.shape[2:], *self.mask_shape)
-            spans = build_spans(self.bound, tiling, transposed)
+            spans, self.work = build_spans(self.bound, tiling, transposed, self._data, self._own_mod is None)
             self._spans[key] = spans if device.type == "cpu" else spans.to(device)
         return self._spans[key]
 
@@ -79,8 +83,6 @@ class BlockMask:
         if wrong:
             raise StaleMaskError(f"the captures of {bound.origin.name} moved to {wrong[0].device} after its BlockMask was made on "
                                  f"{self.device}; call create_block_mask again")
-        if self._data is not None:
-            self._data = TileData(self._data.kept, self._data.tile)
         self.bound, self._state = bound, state
         self._spans.clear()
 
@@ -100,7 +102,7 @@ class BlockMask:
         B, H, Q, K = self.shape
         Bm, Hm = self.mask_shape
         b, h, q, k = (torch.arange(n).numpy() for n in (Bm, Hm, Q, K))
-        dense = evaluate_at(self.bound, b[:, None, None, None], h[:, None, None], q[:, None], k)
+        dense = evaluate_at(on_host(self.bound), b[:, None, None, None], h[:, None, None], q[:, None], k, checked=True)
         return torch.as_tensor(dense, device=self.device).expand(Bm, Hm, Q, K).expand(B, H, Q, K)
 
     def sparsity(self) -> float:
@@ -155,6 +157,10 @@ def block_mask_from_tiles(tiles: torch.Tensor, q_len: int, kv_len: int, tile: tu
     combined = data.mask_mod() if mask_mod is None else and_masks(data.mask_mod(), mask_mod)
     bound = bind(combined, "mask")
     shape = (*data.kept.shape[:2], q_len, kv_len)
+    for axis, op, name in ((0, Op.B, "batch"), (1, Op.H, "head")):
+        if bound.graph.uses(op) and shape[axis] == 1:
+            raise ShapeError(f"mask_mod depends on the {name}, and tiles of shape {tuple(tiles.shape)} do not say how many there are: "
+                             f"expand its {name} dimension")
     return BlockMask(combined, shape, _device_of(bound, data.kept.device), bound, data, mask_mod)
 
 

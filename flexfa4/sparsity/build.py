@@ -5,13 +5,33 @@ import numpy as np
 
 from flexfa4.ir.bound import BoundGraph
 
-from .cells import settle, tile_cells
+from .data import TileData
+from .host import on_host
+from .refine import Refiner, Work
 from .spans import Spans, Tiling, spans_from_states
 
+# Elements that one build may evaluate to settle tiles: about a second on one core for a ten-op mask. Beyond it a tile that is not
+# proven EMPTY or FULL stays PARTIAL.
+SETTLE_BUDGET = 1 << 26
 
-def build_spans(bound: BoundGraph, tiling: Tiling, transposed: bool = False) -> Spans:
-    """The spans of a mask on the CPU."""
-    shape = (tiling.Bm * tiling.Hm, tiling.q_tiles, tiling.kv_tiles)
-    row, q, k = (x.reshape(-1) for x in np.indices(shape))
-    states = settle(bound, tile_cells(tiling, row, q, k))
-    return spans_from_states(states.reshape(tiling.Bm, tiling.Hm, *shape[1:]), tiling, transposed)
+
+def build_spans(bound: BoundGraph, tiling: Tiling, transposed: bool = False, data: TileData | None = None,
+                whole_mask: bool = True, budget: int = SETTLE_BUDGET) -> tuple[Spans, Work]:
+    """The spans of a mask on the CPU, and what it took to build them.
+
+    data: the table of kept tiles, for a mask given as data; whole_mask: the table is all there is to the mask. Captures on another
+    device are copied here, all in one transfer.
+    Raises LookupOutOfRange where the mask depends on a look-up past the end of a capture.
+    """
+    if data is None:
+        refiner = Refiner(on_host(bound), tiling, budget)
+        return refiner.refine(transposed), refiner.work
+    states = data.states(tiling)
+    if whole_mask:
+        return spans_from_states(states, tiling, transposed), Work(tiles=states.size)
+    refiner = Refiner(on_host(bound), tiling, budget)
+    states = np.broadcast_to(states, (tiling.Bm, tiling.Hm, *states.shape[2:])).copy()
+    flat = states.reshape(-1, *states.shape[2:])
+    at = np.nonzero(flat)
+    flat[at] = refiner.classify(*at)
+    return spans_from_states(states, tiling, transposed), refiner.work

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from flexfa4.interpret import evaluate_checked, lookup_error
+from flexfa4.interpret import evaluate, evaluate_checked, lookup_error
 from flexfa4.ir import Op
 from flexfa4.ir.bound import BoundGraph
 
-from .spans import Kind
+from .spans import Tiling
 
 # Elements evaluated at once: a few megabytes a temporary, which stays in the last-level cache.
 _CHUNK = 1 << 19
@@ -40,10 +40,10 @@ class Cells:
         return (self.q1 - self.q0 + 1) * (self.k1 - self.k0 + 1)
 
 
-def settle(bound: BoundGraph, cells: Cells) -> np.ndarray:
+def settle(bound: BoundGraph, cells: Cells, checked: bool) -> np.ndarray:
     """The kind of each cell, uint8 [n], from every one of its elements.
 
-    Raises LookupOutOfRange where an element's value depends on a lookup past the end of a capture.
+    Raises LookupOutOfRange, if `checked`, where an element's value depends on a look-up past the end of a capture.
     """
     kinds = np.empty(len(cells), np.uint8)
     if not len(cells):
@@ -55,23 +55,26 @@ def settle(bound: BoundGraph, cells: Cells) -> np.ndarray:
         # Lanes past a smaller cell's end repeat its last position, which changes neither "any" nor "all".
         q = np.minimum(part.q0[:, None] + np.arange(height), part.q1[:, None])[:, :, None]
         k = np.minimum(part.k0[:, None] + np.arange(width), part.k1[:, None])[:, None, :]
-        allowed = evaluate_at(bound, part.b[:, None, None], part.h[:, None, None], q, k)
+        allowed = evaluate_at(bound, part.b[:, None, None], part.h[:, None, None], q, k, checked)
         some, every = _reduce(allowed, len(part))
         kinds[first:first + step] = some.astype(np.uint8) + every
     return kinds
 
 
-def evaluate_at(bound: BoundGraph, b: np.ndarray, h: np.ndarray, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+def evaluate_at(bound: BoundGraph, b: np.ndarray, h: np.ndarray, q: np.ndarray, k: np.ndarray,
+                checked: bool) -> np.ndarray:
     """The mask at positions given by broadcastable int64 arrays: bool, in the broadcast shape of what it depends on.
 
     Raises LookupOutOfRange as `settle` does.
     """
-    device = bound.tensors[0].device if bound.tensors else torch.device("cpu")
-    env = {op: torch.from_numpy(np.ascontiguousarray(x)).to(device) for op, x in zip((Op.B, Op.H, Op.Q, Op.KV), (b, h, q, k))}
-    value, bad = evaluate_checked(bound, env)
+    env = {op: torch.from_numpy(np.ascontiguousarray(x)) for op, x in zip((Op.B, Op.H, Op.Q, Op.KV), (b, h, q, k))}
+    with torch.no_grad():
+        if not checked:
+            return evaluate(bound, env).numpy()
+        value, bad = evaluate_checked(bound, env)
     if bad is not None and bool(bad.any()):
         raise lookup_error(bound, env)
-    return value.cpu().numpy()
+    return value.numpy()
 
 
 def _reduce(allowed: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -81,14 +84,9 @@ def _reduce(allowed: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     return np.broadcast_to(some, count), np.broadcast_to(every, count)
 
 
-def tile_cells(tiling, row: np.ndarray, q_tile: np.ndarray, kv_tile: np.ndarray) -> Cells:
-    """Cells of the given tiles; `row` is mb * Hm + mh. int64 [n] each."""
-    q0, k0 = q_tile * tiling.q_tile, kv_tile * tiling.kv_tile
-    b, h = np.divmod(row, tiling.Hm)
-    return Cells(b, h, q0, np.minimum(q0 + tiling.q_tile, tiling.q_len) - 1,
-                 k0, np.minimum(k0 + tiling.kv_tile, tiling.kv_len) - 1)
-
-
-def kinds_of(may_be_true: np.ndarray, must_be_true: np.ndarray) -> np.ndarray:
-    """FULL where certain, EMPTY where impossible, PARTIAL elsewhere; uint8."""
-    return np.where(must_be_true, np.uint8(Kind.FULL), may_be_true.astype(np.uint8))
+def tile_cells(tiling: Tiling, row: np.ndarray, i: np.ndarray, j: np.ndarray, size: int) -> Cells:
+    """Cells of squares of size x size tiles, the i-th along the queries and the j-th along the keys; `row` is mb * Hm + mh."""
+    height, width = size * tiling.q_tile, size * tiling.kv_tile
+    q0, k0 = i * height, j * width
+    b, h = (row, row) if tiling.Bm == tiling.Hm == 1 else np.divmod(row, tiling.Hm)
+    return Cells(b, h, q0, np.minimum(q0 + height, tiling.q_len) - 1, k0, np.minimum(k0 + width, tiling.kv_len) - 1)

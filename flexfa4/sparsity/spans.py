@@ -24,14 +24,15 @@ class Spans:
     """Runs of tiles in CSR form.
 
     row_ptr: int32 [rows + 1]. runs: int32 [n, 3], each (begin, end, kind): tiles begin..end-1 are all of that kind; runs of a row
-    ascend, are disjoint and maximal. row = (mb * Hm + mh) * q_tiles + q_tile, and the tiles in its runs are key tiles; in the
+    ascend, are disjoint and maximal. They are held as `compact`, int16 where a row has fewer than 32,768 tiles, and `runs` makes
+    them anew at each reading. row = (mb * Hm + mh) * q_tiles + q_tile, and the tiles in its runs are key tiles; in the
     transposed form row = (mb * Hm + mh) * kv_tiles + kv_tile and runs are over query tiles. Bm (Hm) is 1 where the mask ignores
     the batch (head). Positions at or past q_len and kv_len do not exist: a ragged last tile is FULL if all its real elements
     are allowed.
     """
 
     row_ptr: torch.Tensor
-    runs: torch.Tensor
+    compact: torch.Tensor
     q_tile: int
     kv_tile: int
     q_len: int
@@ -39,6 +40,11 @@ class Spans:
     Bm: int = 1
     Hm: int = 1
     transposed: bool = False
+
+    @property
+    def runs(self) -> torch.Tensor:
+        """int32 [n, 3]."""
+        return self.compact.to(torch.int32)
 
     @property
     def q_tiles(self) -> int:
@@ -59,34 +65,34 @@ class Spans:
 
     @property
     def device(self) -> torch.device:
-        return self.runs.device
+        return self.compact.device
 
     @property
     def nbytes(self) -> int:
         """Bytes held on the device."""
-        return self.row_ptr.nbytes + self.runs.nbytes
+        return self.row_ptr.nbytes + self.compact.nbytes
 
     def to(self, device: torch.device | str) -> "Spans":
         """The same spans on another device."""
-        return replace(self, row_ptr=self.row_ptr.to(device), runs=self.runs.to(device))
+        return replace(self, row_ptr=self.row_ptr.to(device), compact=self.compact.to(device))
 
     def row(self, mb: int, mh: int, tile: int) -> list[tuple[int, int, Kind]]:
         """The runs of one row, as Python numbers."""
         per_head = self.kv_tiles if self.transposed else self.q_tiles
         r = ((mb % self.Bm) * self.Hm + mh % self.Hm) * per_head + tile
         begin, end = self.row_ptr[r:r + 2].tolist()
-        return [(a, b, Kind(k)) for a, b, k in self.runs[begin:end].tolist()]
+        return [(a, b, Kind(k)) for a, b, k in self.compact[begin:end].tolist()]
 
     def counts(self) -> dict[Kind, int]:
         """Tiles of each kind, over all stored batches and heads."""
-        runs = self.runs.cpu().numpy().astype(np.int64)
+        runs = self.compact.cpu().numpy().astype(np.int64)
         length = runs[:, 1] - runs[:, 0]
         partial, full = (int(length[runs[:, 2] == kind].sum()) for kind in (Kind.PARTIAL, Kind.FULL))
         return {Kind.EMPTY: self.rows * self.columns - partial - full, Kind.PARTIAL: partial, Kind.FULL: full}
 
     def states(self) -> torch.Tensor:
         """The kind of every tile, uint8 [Bm, Hm, q_tiles, kv_tiles] on the CPU, whichever way the spans are stored."""
-        runs = self.runs.cpu().numpy().astype(np.int64)
+        runs = self.compact.cpu().numpy().astype(np.int64)
         row = np.repeat(np.arange(self.rows), np.diff(self.row_ptr.cpu().numpy()))
         width = self.columns + 1
         change = np.zeros(self.rows * width, np.int8)
@@ -138,7 +144,7 @@ def spans_from_states(states: np.ndarray, tiling: Tiling, transposed: bool = Fal
     kind = flat[change]
     starts = np.flatnonzero(kind)
     row, begin = np.divmod(change[starts], columns + 1)
-    runs = np.empty((starts.size, 3), np.int32)
+    runs = np.empty((starts.size, 3), _run_type(columns))
     runs[:, 0] = begin
     # Every run ends at the next change of its own row: at the latest at the closing column.
     runs[:, 1] = change[starts + 1] - row * (columns + 1) if starts.size else 0
@@ -165,9 +171,13 @@ def spans_from_segments(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kin
         first = np.concatenate([[True], ~joined])
         last = np.concatenate([~joined, [True]])
         row, begin, end, kind = row[first], begin[first], end[last], kind[first]
-    runs = np.empty((row.size, 3), np.int32)
+    runs = np.empty((row.size, 3), _run_type(columns))
     runs[:, 0], runs[:, 1], runs[:, 2] = begin, end, kind
     return tiling.spans(_row_pointer(row, rows), runs, transposed)
+
+
+def _run_type(columns: int) -> type:
+    return np.int16 if columns < 2**15 else np.int32
 
 
 def _row_pointer(row: np.ndarray, rows: int) -> np.ndarray:

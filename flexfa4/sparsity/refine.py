@@ -1,0 +1,151 @@
+"""Coarse to fine: squares of tiles are proven EMPTY or FULL by interval analysis, or cut into sixteen and looked at again."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flexfa4.facts.interval import Analysis
+from flexfa4.facts.interval_values import Space, negate
+from flexfa4.ir import Op
+from flexfa4.ir.bound import BoundGraph
+
+from .cells import Cells, tile_cells
+from .exact import Settler
+from .spans import Kind, Spans, Tiling, spans_from_segments
+
+# An undecided square is cut into this many parts along each axis.
+_FAN = 4
+# Squares along each axis of the coarsest grid, at most.
+_COARSEST = 8
+# Squares looked at together: their arrays stay in the last-level cache, and memory stays bounded where nothing can be skipped.
+_BATCH = 1 << 17
+_CHILD_I, _CHILD_J = (x.reshape(1, -1) for x in np.indices((_FAN, _FAN)))
+
+
+@dataclass
+class Work:
+    """What one build did, in tiles: `analysed` squares of any size went through interval analysis; of the `tiles` of the mask,
+    `sampled` had both kinds of element among a few points, `settled` were decided element by element, and `over_budget` were left
+    PARTIAL undecided."""
+
+    tiles: int = 0
+    analysed: int = 0
+    sampled: int = 0
+    settled: int = 0
+    over_budget: int = 0
+
+
+@dataclass
+class Segments:
+    """Runs of tiles found so far, unordered: (row, begin, end, kind) arrays of rows and columns of tiles."""
+
+    parts: list = field(default_factory=list)
+
+    def add(self, row, begin, end, kind) -> None:
+        self.parts.append((row, begin, end, kind))
+
+    def spans(self, tiling: Tiling, transposed: bool) -> Spans:
+        empty = np.zeros(0, np.int64)
+        row, begin, end, kind = (np.concatenate([empty, *x]) for x in (zip(*self.parts) if self.parts else [()] * 4))
+        return spans_from_segments(row, begin, end, kind, tiling, transposed)
+
+
+class Refiner:
+    """Classifies the tiles of one mask. `bound` holds CPU tensors."""
+
+    def __init__(self, bound: BoundGraph, tiling: Tiling, budget: int):
+        self.bound, self.tiling = bound, tiling
+        limits = {Op.B: (0, tiling.Bm - 1), Op.H: (0, tiling.Hm - 1), Op.Q: (0, tiling.q_len - 1), Op.KV: (0, tiling.kv_len - 1)}
+        self.analysis = Analysis(bound, limits, Space(None))
+        self.work = Work(tiles=tiling.Bm * tiling.Hm * tiling.q_tiles * tiling.kv_tiles)
+        self.settler = Settler(bound, self.judge, self.work, budget)
+
+    def judge(self, cells: Cells) -> tuple[np.ndarray, np.ndarray, object]:
+        """(empty, full, poison) of cells, bool [n]: what is certain. A cell that may depend on an out-of-range look-up is neither."""
+        self.work.analysed += len(cells)
+        env = {Op.B: (cells.b, cells.b), Op.H: (cells.h, cells.h), Op.Q: (cells.q0, cells.q1), Op.KV: (cells.k0, cells.k1)}
+        with np.errstate(all="ignore"):
+            found = self.analysis.run(env)
+        empty, full = negate(found.hi), found.lo
+        if found.poison is not False:
+            empty, full = empty & negate(found.poison), full & negate(found.poison)
+        shape = (len(cells),)
+        return np.broadcast_to(empty, shape), np.broadcast_to(full, shape), found.poison
+
+    def refine(self, transposed: bool) -> Spans:
+        """Every tile, from the coarsest squares down."""
+        segments = Segments()
+        tiling = self.tiling
+        size = 1
+        while max(tiling.q_tiles, tiling.kv_tiles) > _COARSEST * size:
+            size *= _FAN
+        shape = (tiling.Bm * tiling.Hm, -(-tiling.q_tiles // size), -(-tiling.kv_tiles // size))
+        row, i, j = (x.reshape(-1) for x in np.indices(shape))
+        waiting = [(size, row, i, j)]
+        while waiting:
+            size, row, i, j = waiting.pop()
+            if row.size > _BATCH:
+                for first in range(0, row.size, _BATCH):
+                    part = slice(first, first + _BATCH)
+                    waiting.append((size, row[part], i[part], j[part]))
+                continue
+            left = self._level(size, row, i, j, segments, transposed)
+            if left is not None:
+                waiting.append(left)
+        return segments.spans(tiling, transposed)
+
+    def _level(self, size, row, i, j, segments: Segments, transposed: bool):
+        """One look at squares of size x size tiles; what is undecided comes back as smaller squares, single tiles never."""
+        cells = tile_cells(self.tiling, row, i, j, size)
+        empty, full, poison = self.judge(cells)
+        self._emit(segments, row[full], i[full], j[full], size, Kind.FULL, transposed)
+        undecided = np.flatnonzero(~(empty | full))
+        if not undecided.size:
+            return None
+        row, i, j = row[undecided], i[undecided], j[undecided]
+        if size == 1:
+            bad = poison if poison is False else np.broadcast_to(poison, (len(cells),))[undecided]
+            kind = self.settler.kinds(cells.take(undecided), bad)
+            for k in (Kind.PARTIAL, Kind.FULL):
+                here = kind == k
+                self._emit(segments, row[here], i[here], j[here], 1, k, transposed)
+            return None
+        i, j = (i[:, None] * _FAN + _CHILD_I).reshape(-1), (j[:, None] * _FAN + _CHILD_J).reshape(-1)
+        row = np.repeat(row, _FAN * _FAN)
+        size //= _FAN
+        inside = (i * size < self.tiling.q_tiles) & (j * size < self.tiling.kv_tiles)
+        if not inside.all():
+            row, i, j = row[inside], i[inside], j[inside]
+        return size, row, i, j
+
+    def _emit(self, segments: Segments, row, i, j, size: int, kind: Kind, transposed: bool) -> None:
+        """The rows of tiles that squares cover."""
+        if not row.size:
+            return
+        rows, columns = self.tiling.q_tiles, self.tiling.kv_tiles
+        if transposed:
+            i, j, rows, columns = j, i, columns, rows
+        line = i * size
+        begin = j * size
+        end = np.minimum(begin + size, columns)
+        if size > 1:
+            line = (line[:, None] + np.arange(size)).reshape(-1)
+            row, begin, end = np.repeat(row, size), np.repeat(begin, size), np.repeat(end, size)
+            inside = line < rows
+            if not inside.all():
+                row, line, begin, end = row[inside], line[inside], begin[inside], end[inside]
+        segments.add(row * rows + line, begin, end, np.full(line.size, int(kind), np.int64))
+
+    def classify(self, row: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        """The kinds of given tiles, uint8 [n]."""
+        kinds = np.empty(row.size, np.uint8)
+        for first in range(0, row.size, _BATCH):
+            part = slice(first, first + _BATCH)
+            cells = tile_cells(self.tiling, row[part], i[part], j[part], 1)
+            empty, full, poison = self.judge(cells)
+            kinds[part] = np.where(full, np.uint8(Kind.FULL), np.uint8(Kind.EMPTY))
+            undecided = np.flatnonzero(~(empty | full))
+            bad = poison if poison is False else np.broadcast_to(poison, (len(cells),))[undecided]
+            kinds[first + undecided] = self.settler.kinds(cells.take(undecided), bad)
+        return kinds
