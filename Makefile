@@ -15,7 +15,7 @@ PYTEST  := OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n $(WORKERS) --dist worksteal
 .PHONY: demo test test-fast lint bench setup-demo setup-test
 
 demo: setup-demo
-	$(RUN) -m flexfa4.cli.main demo
+	$(VENV)/bin/flexfa4 demo
 
 test: setup-test
 	$(PYTEST)

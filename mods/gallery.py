@@ -200,7 +200,7 @@ def _sink(size, device, dtype):
 
 
 def _random_blocks(size, device, dtype):
-    tile = 32
+    tile = 128 if size.seq_len >= 1024 else 32
     tile_map = random_tile_map(size.heads, size.q_len, size.kv_len, tile, share=0.1)
     return dict(mask_mod=random_blocks(tile_map.to(device), tile))
 

@@ -8,7 +8,7 @@ from torch.nn.attention.flex_attention import create_mask
 import flexfa4
 from flexfa4.interpret import evaluate
 from flexfa4.ir import Op
-from flexfa4.mods import GALLERY
+from flexfa4.mods import GALLERY, causal_bottom_right, pooled_tiles
 from flexfa4.trace import bind, trace
 
 SIZES = [{}, dict(seq_len=77, heads=3, batch=1), dict(seq_len=1, heads=2, batch=2)]
@@ -138,6 +138,25 @@ def test_a_new_size_is_no_new_program(example):
         if entry[f"{kind}_mod"] is not None:
             same = bind(entry[f"{kind}_mod"], kind).graph == bind(other[f"{kind}_mod"], kind).graph
             assert same or example.name in static
+
+
+@pytest.mark.parametrize("q_len, kv_len", [(160, 160), (75, 203)])
+def test_pooled_prefill_end_to_end(q_len, kv_len):
+    """Chosen tiles and-ed with the causal rule, grouped heads: the dense softmax over exactly those positions."""
+    generator = torch.Generator().manual_seed(5)
+    q, k, v = (torch.randn(2, heads, length, 16, generator=generator, dtype=torch.float64)
+               for heads, length in ((4, q_len), (2, kv_len), (2, kv_len)))
+    causal, tile = causal_bottom_right(q_len, kv_len), 16
+    tiles = pooled_tiles(q, k, tile=tile, keep=0.7)
+    mask = flexfa4.block_mask_from_tiles(tiles, q_len, kv_len, tile=tile, mask_mod=causal)
+    b, h, rows, columns = (torch.arange(n).view([-1 if i == axis else 1 for axis in range(4)])
+                           for i, n in enumerate((2, 4, q_len, kv_len)))
+    allowed = tiles[b, h, rows // tile, columns // tile] & causal(b, h, rows, columns)
+    assert torch.equal(mask.to_dense(), allowed) and 0.2 < allowed.float().mean() / causal(b, h, rows, columns).float().mean() < 0.95
+    score = (q @ k.repeat_interleave(2, 1).mT / 4).masked_fill(~allowed, float("-inf"))
+    right = torch.softmax(score, -1) @ v.repeat_interleave(2, 1)
+    out = flexfa4.flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+    torch.testing.assert_close(out, right, rtol=1e-9, atol=1e-9)
 
 
 def test_names_are_unique_and_kinds_complete():
