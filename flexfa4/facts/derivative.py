@@ -113,15 +113,14 @@ def _is_literal(e: Expr) -> bool:
 def _extremum(g: Expr, x: Expr, y: Expr, sign: int) -> tuple[Share, ...]:
     """maximum (sign 1) or minimum (-1). A literal operand can only come from a clamp, which passes the whole gradient at its
     edges and none at NaN."""
-    low, high = (x, y) if sign > 0 else (y, x)
+    small, large = (y, x) if sign > 0 else (x, y)
     if _is_literal(x) or _is_literal(y):
-        low_stays, high_stays = high.test(Op.LE, low), low.test(Op.LE, high)
+        x_stays, y_stays = small.test(Op.LE, large), large.test(Op.LE, small)
         value = g
     else:
-        low_stays, high_stays = _not(low.test(Op.LT, high)), _not(high.test(Op.LT, low))
+        x_stays, y_stays = _not(large.test(Op.LT, small)), _not(small.test(Op.LT, large))
         value = Expr(node(Op.WHERE, (x.test(Op.EQ, y), (g * 0.5).node, g.node), g.node.dtype))
-    shares = Flow(value, (low_stays,)), Flow(value, (high_stays,))
-    return shares if sign > 0 else shares[::-1]
+    return Flow(value, (x_stays,)), Flow(value, (y_stays,))
 
 
 def _power(g: Expr, r: Expr, x: Expr, y: Expr) -> tuple[Share, ...]:
