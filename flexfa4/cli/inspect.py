@@ -1,4 +1,5 @@
 """`flexfa4 inspect`: everything the library finds out about one mod, as text, and a picture."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -7,10 +8,11 @@ from typing import Callable
 
 import torch
 
-from ..errors import UnsupportedError
+from ..errors import TraceError, UnsupportedError
 from ..facts.simplify import simplify
 from ..interpret.program import evaluate
-from ..ir import BoundGraph, Op
+from ..ir import Op
+from ..ir.bound import BoundGraph
 from ..ir.text import show
 from ..plan.hoist import hoist
 from ..schedule import CostModel, Work, lower_bound, make_schedule, makespan, natural_order, section_kv_heads
@@ -29,11 +31,18 @@ def report(where: str, kind: str | None, q_len: int, kv_len: int, picture: Path 
     mod = target.load(where)
     name = where.partition(".py:")[2].strip()
     kind = kind or target.kind_of(mod, name)
-    target.check_is_mod(mod, name, kind)
-    bound = trace(mod, kind)
+    try:
+        bound = trace(mod, kind)
+    except TraceError:
+        target.refuse_factory(mod, name, kind)
+        raise
     small = replace(bound, graph=simplify(bound.graph))
-    parts = [_head(bound, name), _section("Graph", show(small.graph)), _section("Facts", "\n".join(_facts(small))),
-             _section("Computed", str(hoist(small.graph)))]
+    parts = [
+        _head(bound, name),
+        _section("Graph", show(small.graph)),
+        _section("Facts", "\n".join(_facts(small))),
+        _section("Computed", str(hoist(small.graph))),
+    ]
     if kind == "mask":
         mask = create_block_mask(mod, 1, 1, q_len, kv_len)
         parts += [_section("Tiles", _tiles(mask)), _section("Schedule", _schedule(mask))]
@@ -47,7 +56,8 @@ def _section(title: str, body: str) -> str:
 
 
 def _head(bound: BoundGraph, name: str) -> str:
-    return f"{name}: a {bound.graph.kind}_mod, {bound.origin.where()}, {len(bound.graph.nodes)} nodes as written"
+    article = "an" if bound.graph.kind == "out" else "a"
+    return f"{name}: {article} {bound.graph.kind}_mod, {bound.origin.where()}, {len(bound.graph.nodes)} nodes as written"
 
 
 def _facts(bound: BoundGraph) -> list[str]:
@@ -81,13 +91,16 @@ def _schedule(mask: BlockMask) -> str:
     for arch, workers in WORKERS.items():
         bound = lower_bound(costs, workers, splittable=True)
         made = make_schedule(work, workers, section_kv_heads(mask.shape[3], 128, 128, itemsize=2))
-        lines.append(f"{arch}, {workers} SMs, one head: {len(made)} work tiles, {made.strategy}; makespan {made.makespan:.1f} tiles "
-                     f"(natural order {makespan(costs[natural_order(work)], workers):.1f}, no schedule is under {bound:.1f})")
+        lines.append(
+            f"{arch}, {workers} SMs, one head: {len(made)} work tiles, {made.strategy}; makespan {made.makespan:.1f} tiles "
+            f"(natural order {makespan(costs[natural_order(work)], workers):.1f}, no schedule is under {bound:.1f})"
+        )
     return "\n".join(lines)
 
 
 def _draw(bound: BoundGraph, mod: Callable, q_len: int, kv_len: int, path: Path) -> Path:
-    """Tile map of a mask, heat map of a score edit on a score of 0. Raises UnsupportedError for an out mod or without matplotlib."""
+    """Tile map of a mask, heat map of a score edit on a score of 0. Raises UnsupportedError for an out mod, or without
+    matplotlib."""
     if bound.graph.kind == "out":
         raise UnsupportedError("--out draws masks and score mods; an out_mod has no picture over queries and keys")
     if bound.graph.kind == "mask":

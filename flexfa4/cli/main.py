@@ -1,4 +1,5 @@
 """`flexfa4 demo | inspect FILE.py:NAME | info`."""
+
 from __future__ import annotations
 
 import argparse
@@ -44,8 +45,10 @@ def run_demo(options: argparse.Namespace) -> int:
     needed = {"tqdm": "all", "matplotlib": "pictures", "transformers": "language", "gguf": "language", "accelerate": "language"}
     missing = [name for name, section in needed.items() if section in ("all", *options.only) and find_spec(name) is None]
     if missing:
-        print(f"flexfa4 demo: {', '.join(missing)} not installed: pip install 'flexfa4[demo,models]', or run `make demo`",
-              file=sys.stderr)
+        print(
+            f"flexfa4 demo: {', '.join(missing)} not installed: pip install 'flexfa4[demo,models]', or run `make demo`",
+            file=sys.stderr,
+        )
         return 1
     from ..demo.run import run
 

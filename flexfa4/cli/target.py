@@ -1,4 +1,5 @@
 """From "FILE.py:NAME" to a mod and its kind."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -32,7 +33,9 @@ def load(target: str) -> Callable:
     except Exception as error:
         raise TargetError(f"{expression.strip()} fails: {type(error).__name__}: {error}") from error
     if not callable(found):
-        raise TargetError(f"{expression.strip()} is {type(found).__name__}: expected a function (b, h, q, kv) or (score, b, h, q, kv)")
+        raise TargetError(
+            f"{expression.strip()} is {type(found).__name__}: expected a function (b, h, q, kv) or (score, b, h, q, kv)"
+        )
     return found
 
 
@@ -52,7 +55,7 @@ def _run(path: Path) -> ModuleType:
 
 
 def kind_of(mod: Callable, name: str) -> str:
-    """"mask" for 4 arguments, "score" for 5, "out" for 6, or for 5 of which the first is called out.
+    """ "mask" for 4 arguments, "score" for 5, "out" for 6, or for 5 of which the first is called out.
 
     Raises TargetError for another number, with what a factory's call would look like.
     """
@@ -74,15 +77,12 @@ def kind_of(mod: Callable, name: str) -> str:
     )
 
 
-def check_is_mod(mod: Callable, name: str, kind: str) -> None:
-    """Raises TargetError where calling `mod` as a mod gives another function: then it is a factory."""
-    import torch
-
-    arguments = {"mask": 4, "score": 5, "out": 5}[kind]
+def refuse_factory(mod: Callable, name: str, kind: str) -> None:
+    """For a callable that could not be traced. Raises TargetError where calling it on numbers gives another function."""
+    floats = {"mask": 0, "score": 1, "out": 2}[kind]
     try:
-        result = mod(*(torch.zeros((), dtype=torch.float32 if i < arguments - 4 + (kind == "out") else torch.int64)
-                       for i in range(arguments)))
+        result = mod(*[0.0] * floats, *[0] * (3 if kind == "out" else 4))
     except Exception:
-        return  # tracing tells this better, with the line
-    if callable(result) and not isinstance(result, torch.Tensor):
+        return  # tracing has told this better, with the line
+    if callable(result):
         raise TargetError(f"{name} returns a function: it is a factory. Write the call that makes the mod: FILE.py:{name}(...)")

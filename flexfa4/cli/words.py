@@ -1,14 +1,22 @@
 """Facts of a graph in words."""
+
 from __future__ import annotations
 
 from ..facts.affine import affine
 from ..facts.axes import axes
-from ..ir import BoundGraph, Node, Op
+from ..ir import Node, Op
+from ..ir.bound import BoundGraph
 from ..ir.ops import LEAVES
 
 NAMES = {
-    Op.B: "batch", Op.H: "head", Op.Q: "query position", Op.KV: "key position", Op.D: "output column", Op.SCORE: "score",
-    Op.OUT: "output", Op.LSE: "LSE",
+    Op.B: "batch",
+    Op.H: "head",
+    Op.Q: "query position",
+    Op.KV: "key position",
+    Op.D: "output column",
+    Op.SCORE: "score",
+    Op.OUT: "output",
+    Op.LSE: "LSE",
 }
 ORDER = tuple(NAMES)
 
@@ -28,12 +36,16 @@ def captures(bound: BoundGraph) -> list[str]:
     """One line a captured tensor, and one for the literals."""
     names = bound.origin.capture_names or tuple(f"capture {i}" for i in range(len(bound.tensors)))
     lines = [
-        f"load[{i}] reads {name}: {str(t.dtype).removeprefix('torch.')}{list(t.shape)}" + (", wants a gradient" if t.requires_grad else "")
+        f"load[{i}] reads {name}: {str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
+        + (", wants a gradient" if t.requires_grad else "")
         for i, (name, t) in enumerate(zip(names, bound.tensors))
     ]
     if bound.literals:
-        lines.append("run-time numbers: " + ", ".join(f"slot[{i}] = {v}" for i, v in enumerate(bound.literals))
-                     + " (a new value is no new kernel)")
+        lines.append(
+            "run-time numbers: "
+            + ", ".join(f"slot[{i}] = {v}" for i, v in enumerate(bound.literals))
+            + " (a new value is no new kernel)"
+        )
     return lines
 
 
@@ -70,7 +82,9 @@ def affine_facts(bound: BoundGraph) -> list[str]:
         used_elsewhere = any(n in user.args and user not in forms for user in graph.nodes) or n is graph.root
         if n in inner and not used_elsewhere or _is(form.q_coef, 0) and _is(form.kv_coef, 0):
             continue
-        terms = [f"{_coefficient(c, number)} * {name}" for c, name in ((form.q_coef, "query"), (form.kv_coef, "key")) if not _is(c, 0)]
+        terms = [
+            f"{_coefficient(c, number)} * {name}" for c, name in ((form.q_coef, "query"), (form.kv_coef, "key")) if not _is(c, 0)
+        ]
         rest = form.rest if isinstance(form.rest, Node) and not (form.rest.op is Op.CONST and form.rest.attr == 0) else None
         if rest is not None:
             terms.append(f"+{rest.attr}" if rest.op is Op.CONST else f"%{number[rest]}" if rest in number else "a term per head")

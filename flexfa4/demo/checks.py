@@ -1,4 +1,5 @@
 """Checks with a bar, and the summary that decides the exit status. A NaN never passes."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field

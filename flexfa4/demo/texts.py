@@ -1,4 +1,5 @@
 """Real English that every Python carries: the language reference behind `help()`."""
+
 from __future__ import annotations
 
 import re
@@ -15,7 +16,9 @@ def documents(count: int, least: int, most: int) -> list[str]:
     """The first `count` topics, by name, of `least` to `most` characters."""
     fitting = [topics[name] for name in sorted(topics) if least <= len(topics[name]) <= most]
     if len(fitting) < count:
-        raise ValueError(f"this Python's language reference has {len(fitting)} topics of {least} to {most} characters, {count} wanted")
+        raise ValueError(
+            f"this Python's language reference has {len(fitting)} topics of {least} to {most} characters, {count} wanted"
+        )
     return fitting[:count]
 
 

@@ -1,4 +1,5 @@
 """What a mask saves, and whether its tiles are right."""
+
 from __future__ import annotations
 
 import torch

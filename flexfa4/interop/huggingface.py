@@ -12,6 +12,7 @@ The mask registry is asked once a forward pass and answers with a `LayerMask`: a
 one BlockMask between them. Causal, sliding-window, chunked, padded, packed (position_ids that start again) and cached (static or
 growing) masks all arrive as the library's own mask functions and are traced like a user's.
 """
+
 from __future__ import annotations
 
 from contextlib import contextmanager
@@ -59,7 +60,8 @@ def attention_mods(
     combine: str = "and",
     layers: Collection[int] | None = None,
 ) -> Iterator[None]:
-    """Within the block, models with attn_implementation="flexfa4" also apply these mods. Blocks nest; score mods run outermost first.
+    """Within the block, models with attn_implementation="flexfa4" also apply these mods. Blocks nest; score mods run
+    outermost first.
 
     mask_mod(b, h, q, kv) -> bool and score_mod(score, b, h, q, kv) -> float see the query head and absolute positions in the row:
     with a cache, q counts the tokens already cached. combine="and" narrows the model's own mask; "replace" puts mask_mod in its
@@ -82,8 +84,8 @@ def attention_mods(
 class LayerMask:
     """What the layers of one forward pass need to make their BlockMask.
 
-    `rule(b, h, q, kv)` is the model's own mask over absolute positions (None: everything); `padding` is bool [batch, keys], True on
-    real tokens, or None; query i stands at position i + q_offset, key j at j + kv_offset (int, or 0-d int64 tensor).
+    `rule(b, h, q, kv)` is the model's own mask over absolute positions (None: everything); `padding` is bool [batch, keys], True
+    on real tokens, or None; query i stands at position i + q_offset, key j at j + kv_offset (int, or 0-d int64 tensor).
     """
 
     batch: int
@@ -179,7 +181,8 @@ def _added(bias: torch.Tensor, batch: int, heads: int, q_length: int, kv_length:
 def _expanded(table: torch.Tensor, batch: int, heads: int, q_length: int, kv_length: int) -> torch.Tensor:
     if table.ndim != 4 or table.shape[2] < q_length or table.shape[3] < kv_length:
         raise ShapeError(
-            f"attention_mask has shape {tuple(table.shape)}: expected (batch or 1, heads or 1, {q_length} queries, {kv_length} keys)"
+            f"attention_mask has shape {tuple(table.shape)}: expected (batch or 1, heads or 1, {q_length} queries, "
+            f"{kv_length} keys)"
         )
     return table[:, :, :q_length, :kv_length].expand(batch, heads, q_length, kv_length)
 
@@ -251,8 +254,8 @@ def attention_forward(
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention interface: q [B, H, Sq, D], k and v [B, Hkv, Skv, D] -> (output [B, Sq, H, D], no weights).
 
-    Understands the library's `softcap`, `position_bias` and `s_aux` (sinks), dense 4-D masks (bool: True attends; float: added), and
-    `mask_mod=`/`score_mod=` given to the model's forward where the model hands its keywords down. Raises UnsupportedError for
+    Understands the library's `softcap`, `position_bias` and `s_aux` (sinks), dense 4-D masks (bool: True attends; float: added),
+    and `mask_mod=`/`score_mod=` given to the model's forward where the model hands its keywords down. Raises UnsupportedError for
     dropout, ShapeError for a dense mask that does not fit.
     """
     if dropout > 0:
@@ -274,8 +277,14 @@ def attention_forward(
     sinks = options.get("s_aux")
     extra = {} if sinks is None else {"out_mod": _sinks(sinks)}
     out = flex_attention(
-        query, key, value, score_mod, mask.block_mask(mods, heads, query.device),
-        scale=scaling, enable_gqa=heads != key.shape[1], **extra,
+        query,
+        key,
+        value,
+        score_mod,
+        mask.block_mask(mods, heads, query.device),
+        scale=scaling,
+        enable_gqa=heads != key.shape[1],
+        **extra,
     )
     return out.transpose(1, 2).contiguous(), None
 

@@ -1,4 +1,5 @@
 """flexfa4 as an attention implementation of transformers, on tiny random models; the reference is the library's eager path."""
+
 import pytest
 import torch
 
@@ -12,8 +13,16 @@ TOLERANCE = 2e-5  # float32, two layers: far above rounding (about 1e-6), far be
 
 def llama(implementation: str, **changes):
     settings = dict(
-        vocab_size=97, hidden_size=48, intermediate_size=64, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
-        head_dim=8, max_position_embeddings=256, pad_token_id=0, attn_implementation=implementation,
+        vocab_size=97,
+        hidden_size=48,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=256,
+        pad_token_id=0,
+        attn_implementation=implementation,
     )
     torch.manual_seed(0)
     config = transformers.LlamaConfig(**{**settings, **changes})
@@ -81,8 +90,16 @@ def test_padding(pair, side):
 def test_generate_with_cache(pair, cache):
     ids, real = tokens(2, 9), torch.ones(2, 9, dtype=torch.int64)
     real[0, :4] = 0
-    options = dict(attention_mask=real, max_new_tokens=12, min_new_tokens=12, do_sample=False, cache_implementation=cache,
-                   output_logits=True, return_dict_in_generate=True, disable_compile=True)
+    options = dict(
+        attention_mask=real,
+        max_new_tokens=12,
+        min_new_tokens=12,
+        do_sample=False,
+        cache_implementation=cache,
+        output_logits=True,
+        return_dict_in_generate=True,
+        disable_compile=True,
+    )
     expected, got = (m.generate(ids, **options) for m in pair)
     assert torch.equal(expected.sequences, got.sequences)
     for a, b in zip(expected.logits, got.logits, strict=True):
@@ -111,9 +128,23 @@ def test_sliding_window_of_the_config():
     models = []
     for implementation in ("eager", "flexfa4"):
         torch.manual_seed(0)
-        models.append(spread(transformers.MistralForCausalLM(transformers.MistralConfig(
-            vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-            head_dim=8, sliding_window=7, attn_implementation=implementation))))
+        models.append(
+            spread(
+                transformers.MistralForCausalLM(
+                    transformers.MistralConfig(
+                        vocab_size=97,
+                        hidden_size=32,
+                        intermediate_size=48,
+                        num_hidden_layers=2,
+                        num_attention_heads=4,
+                        num_key_value_heads=2,
+                        head_dim=8,
+                        sliding_window=7,
+                        attn_implementation=implementation,
+                    )
+                )
+            )
+        )
     ids = tokens(2, 33)
     close(logits(models[0], ids), logits(models[1], ids))
     options = dict(max_new_tokens=9, min_new_tokens=9, do_sample=False)
@@ -125,10 +156,25 @@ def test_softcap_and_alternating_windows():
     models = []
     for implementation in ("eager", "flexfa4"):
         torch.manual_seed(0)
-        models.append(spread(transformers.Gemma2ForCausalLM(transformers.Gemma2Config(
-            vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-            head_dim=8, sliding_window=6, attn_logit_softcapping=1.5, query_pre_attn_scalar=4,
-            attn_implementation=implementation))))
+        models.append(
+            spread(
+                transformers.Gemma2ForCausalLM(
+                    transformers.Gemma2Config(
+                        vocab_size=97,
+                        hidden_size=32,
+                        intermediate_size=48,
+                        num_hidden_layers=2,
+                        num_attention_heads=4,
+                        num_key_value_heads=2,
+                        head_dim=8,
+                        sliding_window=6,
+                        attn_logit_softcapping=1.5,
+                        query_pre_attn_scalar=4,
+                        attn_implementation=implementation,
+                    )
+                )
+            )
+        )
     ids = tokens(2, 21)
     close(logits(models[0], ids), logits(models[1], ids))
 
@@ -138,9 +184,25 @@ def test_sinks():
     models = []
     for implementation in ("eager", "flexfa4"):
         torch.manual_seed(0)
-        models.append(spread(transformers.GptOssForCausalLM(transformers.GptOssConfig(
-            vocab_size=97, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-            head_dim=8, num_local_experts=2, num_experts_per_tok=1, sliding_window=8, attn_implementation=implementation))))
+        models.append(
+            spread(
+                transformers.GptOssForCausalLM(
+                    transformers.GptOssConfig(
+                        vocab_size=97,
+                        hidden_size=32,
+                        intermediate_size=32,
+                        num_hidden_layers=2,
+                        num_attention_heads=4,
+                        num_key_value_heads=2,
+                        head_dim=8,
+                        num_local_experts=2,
+                        num_experts_per_tok=1,
+                        sliding_window=8,
+                        attn_implementation=implementation,
+                    )
+                )
+            )
+        )
         with torch.no_grad():
             for layer in models[-1].model.layers:
                 layer.self_attn.sinks.copy_(torch.linspace(-1, 2, 4))
