@@ -16,8 +16,9 @@ import torch
 from flexfa4.ir import DType, Graph, Node, Op
 from flexfa4.ir.bound import BoundGraph
 
+from .breaks import breaks
 from .interval_rules import INTERVAL
-from .interval_values import Interval, Space, boolean, exact, top
+from .interval_values import Interval, Space, boolean, exact
 from .labels import LabelPair, label_pair
 from .ranges import Tables
 
@@ -42,6 +43,13 @@ class Analysis:
         self.bound, self.limits, self.space = bound, limits, space
         self.tables = Tables(bound.tensors, space)
         self.pairs = _label_pairs(bound.graph)
+        self._breaks: dict[Op, np.ndarray] = {}
+
+    def breaks(self, axis: Op) -> np.ndarray:
+        """Sorted positions along Q or KV at which the mask takes a new form (see `breaks`)."""
+        if axis not in self._breaks:
+            self._breaks[axis] = breaks(self.bound, axis, self.limits[axis][1] + 1, self.tables.run_starts)
+        return self._breaks[axis]
 
     def run(self, env: Mapping[Op, tuple]) -> Interval:
         """The root's bounds. env: (lo, hi), both included, for each index leaf (int64 arrays or Python ints, broadcastable) and
@@ -85,6 +93,3 @@ def bounds(bound: BoundGraph, env: Mapping[Op, tuple]) -> Interval:
         found = Analysis(bound, limits, Space(None)).run(plain)
     tensors = [torch.as_tensor(x) for x in (found.lo, found.hi, found.nan, found.poison)]
     return Interval(*tensors, least=found.least, most=found.most)
-
-
-__all__ = ["Analysis", "Interval", "bounds", "top"]

@@ -52,6 +52,16 @@ class Tables:
         nan = table.has_nan
         return Interval(lo, hi, nan, poison, least, most)
 
+    def run_starts(self, n: Node) -> np.ndarray | None:
+        """Sorted positions at which a new run begins in any row that a LOAD reads along its only spread index; None where its table
+        is not made of runs."""
+        made = [m for key, m in self._made.items() if isinstance(m, RunTable) and key[0] == n.attr]
+        made += [m for m in self._made.values() if isinstance(m, LabelTable) and n in m.pair.loads and len(m.sizes) == 1]
+        if not made:
+            return None
+        runs = made[0].runs
+        return np.unique(runs.starts % runs.length) if runs.starts.size > 1 else runs.starts
+
     def _number(self, tensor: torch.Tensor, dtype: DType) -> Interval:
         value = tensor.detach().cpu().item()
         if dtype.is_float:

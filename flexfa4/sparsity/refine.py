@@ -59,7 +59,7 @@ class Refiner:
         limits = {Op.B: (0, tiling.Bm - 1), Op.H: (0, tiling.Hm - 1), Op.Q: (0, tiling.q_len - 1), Op.KV: (0, tiling.kv_len - 1)}
         self.analysis = Analysis(bound, limits, Space(None))
         self.work = Work(tiles=tiling.Bm * tiling.Hm * tiling.q_tiles * tiling.kv_tiles)
-        self.settler = Settler(bound, self.judge, self.work, budget)
+        self.settler = Settler(bound, self.judge, self.breaks, self.work, budget)
 
     def judge(self, cells: Cells) -> tuple[np.ndarray, np.ndarray, object]:
         """(empty, full, poison) of cells, bool [n]: what is certain. A cell that may depend on an out-of-range look-up is neither."""
@@ -72,6 +72,10 @@ class Refiner:
             empty, full = empty & negate(found.poison), full & negate(found.poison)
         shape = (len(cells),)
         return np.broadcast_to(empty, shape), np.broadcast_to(full, shape), found.poison
+
+    def breaks(self) -> tuple[np.ndarray, np.ndarray]:
+        """Positions along queries and keys at which the mask takes a new form."""
+        return self.analysis.breaks(Op.Q), self.analysis.breaks(Op.KV)
 
     def refine(self, transposed: bool) -> Spans:
         """Every tile, from the coarsest squares down."""
