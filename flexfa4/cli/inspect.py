@@ -20,7 +20,7 @@ from ..sparsity import BlockMask, Kind, Spans, create_block_mask
 from ..trace import trace
 from . import target, words
 
-MAP_COLUMNS = 64  # tiles across the text map
+MAP_COLUMNS = 64  # tiles across the text map; its tiles are twice as high as wide, as characters are
 TILE = 128
 WORKERS = {"sm100": 148, "sm90": 132}  # SMs of a B200 and of an H100
 SIGNS = {Kind.EMPTY: ".", Kind.PARTIAL: "+", Kind.FULL: "#"}
@@ -74,13 +74,14 @@ def text_map(spans: Spans) -> str:
 def _tiles(mask: BlockMask) -> str:
     q_len, kv_len = mask.shape[2:]
     size = max(16, -(-max(q_len, kv_len) // MAP_COLUMNS))
+    drawn = text_map(mask.spans(2 * size, size))
     counts = mask.spans(TILE, TILE).counts()
     total = sum(counts.values())
     shares = ", ".join(f"{counts[k]:,} {k.name.lower()} ({counts[k] / total:.1%})" for k in (Kind.FULL, Kind.PARTIAL, Kind.EMPTY))
     spans = mask.spans(TILE, TILE)
     return (
         f"{q_len:,} queries x {kv_len:,} keys in tiles of {TILE}: {shares}; {len(spans.runs):,} spans, {spans.nbytes:,} bytes\n"
-        f"map in tiles of {size} (# full, + partial, . empty):\n\n{text_map(mask.spans(size, size))}"
+        f"map in tiles of {2 * size} queries x {size} keys (# full, + partial, . empty):\n\n{drawn}"
     )
 
 

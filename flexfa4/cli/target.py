@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Callable
 
+import torch
+
 from ..errors import FlexError
 
 
@@ -17,7 +19,7 @@ class TargetError(FlexError):
 
 
 def load(target: str) -> Callable:
-    """The object that `FILE.py:NAME` names; NAME may be any expression over the file's names, such as sliding_window(256).
+    """The object that `FILE.py:NAME` names; NAME may be any expression over the file's names and torch, such as sliding_window(256).
 
     Runs the file. Raises TargetError.
     """
@@ -26,7 +28,7 @@ def load(target: str) -> Callable:
         raise TargetError(f"{target!r}: expected FILE.py:NAME, such as mods/window.py:sliding_window(256)")
     module = _run(Path(path + ".py"))
     try:
-        found = eval(compile(expression.strip(), "<command line>", "eval"), vars(module))
+        found = eval(compile(expression.strip(), "<command line>", "eval"), {"torch": torch, **vars(module)})
     except NameError as error:
         here = sorted(n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", None) == module.__name__)
         raise TargetError(f"{error} in {path}.py; it defines {', '.join(here) or 'no function'}") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..facts.affine import affine
+from ..facts.affine import Affine, affine_forms
 from ..facts.axes import axes
 from ..ir import Node, Op
 from ..ir.bound import BoundGraph
@@ -49,47 +49,51 @@ def captures(bound: BoundGraph) -> list[str]:
     return lines
 
 
-def _coefficient(c: int | float | Node, number: dict[Node, int]) -> str:
-    return f"%{number.get(c, '?')}" if isinstance(c, Node) else f"{c:+g}"
+def _term(coefficient: int | Node, name: str, number: dict[Node, int]) -> str | None:
+    if isinstance(coefficient, Node):
+        return f"+ {_name(coefficient, number)} * {name}"
+    if coefficient == 0:
+        return None
+    sign, size = ("-", -coefficient) if coefficient < 0 else ("+", coefficient)
+    return f"{sign} {name}" if size == 1 else f"{sign} {size} * {name}"
 
 
-def _is(c: int | float | Node, value: int) -> bool:
-    return not isinstance(c, Node) and c == value
+def _name(n: Node, number: dict[Node, int]) -> str:
+    """A node as the printed graph calls it; algebra may have made one that is not printed."""
+    return f"%{number[n]}" if n in number else repr(n.attr) if n.op is Op.CONST else f"({n!r})"
 
 
-def _sense(form) -> str:
+def _formula(form: Affine, number: dict[Node, int]) -> str:
+    terms = [_term(form.q_coef, "query", number), _term(form.kv_coef, "key", number)]
+    if not (form.rest.op is Op.CONST and form.rest.attr == 0):
+        terms.append(f"+ {_name(form.rest, number)}")
+    text = " ".join(sorted(filter(None, terms), key=lambda t: t[0] == "-")).removeprefix("+ ")
+    return (
+        text
+        if form.scale is None or form.scale.op is Op.CONST and form.scale.attr == 1
+        else f"{_name(form.scale, number)} * ({text})"
+    )
+
+
+def _sense(form: Affine) -> str:
     """What an affine form means for the tiles."""
-    q, kv = form.q_coef, form.kv_coef
-    if _is(q, 0) and _is(kv, 0):
-        return "the same for a whole head"
-    if _is(kv, 0):
-        return "one value a query: computed once a row"
-    if _is(q, 0):
-        return "one value a key: computed once a column"
-    if not isinstance(q, Node) and not isinstance(kv, Node) and q == -kv:
-        return "constant along diagonals: one value for each distance"
-    return "steps by a constant from key to key"
+    if form.is_toeplitz:
+        return "constant along diagonals, one value a distance"
+    if form.kv_coef == 0:
+        return "one value a query, computed once a row"
+    if form.q_coef == 0:
+        return "one value a key, computed once a column"
+    return "a constant step from key to key"
 
 
 def affine_facts(bound: BoundGraph) -> list[str]:
-    """One line for each largest affine value: %n = a * query + c * key + rest, and what follows from it."""
+    """One line for each largest affine value of query and key: its formula, and what follows from it."""
     graph = bound.graph
     number = {n: i for i, n in enumerate(graph.nodes)}
-    forms = {n: form for n in graph.nodes if n.op not in LEAVES and (form := affine(n)) is not None}
-    inner = {a for n in forms for a in n.args}
-    lines = []
-    for n, form in forms.items():
-        used_elsewhere = any(n in user.args and user not in forms for user in graph.nodes) or n is graph.root
-        if n in inner and not used_elsewhere or _is(form.q_coef, 0) and _is(form.kv_coef, 0):
-            continue
-        terms = [
-            f"{_coefficient(c, number)} * {name}" for c, name in ((form.q_coef, "query"), (form.kv_coef, "key")) if not _is(c, 0)
-        ]
-        rest = form.rest if isinstance(form.rest, Node) and not (form.rest.op is Op.CONST and form.rest.attr == 0) else None
-        if rest is not None:
-            terms.append(f"+{rest.attr}" if rest.op is Op.CONST else f"%{number[rest]}" if rest in number else "a term per head")
-        lines.append(f"%{number[n]} is affine: {' '.join(terms)} - {_sense(form)}")
-    return lines
+    forms = {n: f for n, f in affine_forms(graph.root).items() if f is not None and not f.is_free and n.op not in LEAVES}
+    users = {n: [u for u in graph.nodes if n in u.args] for n in forms}
+    largest = [n for n in graph.nodes if n in forms and not (users[n] and all(u in forms for u in users[n]))]
+    return [f"%{number[n]} = {_formula(forms[n], number)}: {_sense(forms[n])}" for n in largest]
 
 
 def row_constant(bound: BoundGraph) -> str | None:

@@ -147,6 +147,6 @@ def run(checks: Checks) -> str:
     return (
         f"Tiles of {TILE} x {TILE} at {LONG['seq_len']:,} tokens ({LONG['heads']} heads; per batch and head only where the mask "
         f"depends on them), time of tracing and building;\nerrors of output and gradients at {SHORT['seq_len']} tokens, float32 "
-        f"against the dense float64 reference, relative to its largest value;\nmakespan over its lower bound on {WORKERS} SMs, in "
+        f"against the dense float64 reference, relative to its largest value;\nmakespan over its lower bound, {WORKERS} SMs, in "
         f"the natural order and longest first with KV splits.\n\n" + render(HEADERS, rows)
     )

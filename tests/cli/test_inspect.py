@@ -75,7 +75,7 @@ def test_mask(inspect, file):
 def test_text_map(inspect):
     _, text, _ = inspect("causal", "--q-len", "64", "--kv-len", "96")
     rows = [line.strip() for line in text.splitlines() if set(line.strip()) <= set("#+.") and line.strip()]
-    assert rows == ["+.....", "#+....", "##+...", "###+.."]
+    assert rows == ["++....", "##++.."]
 
 
 def test_score(inspect):
@@ -83,6 +83,7 @@ def test_score(inspect):
     assert status == 0 and "a score_mod" in text
     assert "depends on head, query position, key position and score" in text
     assert "reads TABLE: float32[8]" in text
+    assert "* (query - key): constant along diagonals" in text
     assert "Tiles" not in text
     assert "cancels in the softmax" not in text
     assert "the added term is the same for every key of a row: it cancels in the softmax" in inspect("per_row")[1]
