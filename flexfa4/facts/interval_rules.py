@@ -148,12 +148,12 @@ def _negative(space: Space, n: Node, a: Interval) -> Interval:
 
 
 def _absolute(space: Space, n: Node, a: Interval) -> Interval:
+    if n.dtype.is_int and not _negatable(n.dtype, a):
+        return top(n.dtype, a.poison)
     lo = space.maximum(space.maximum(a.lo, -a.hi), 0)
     hi = space.maximum(a.hi, -a.lo)
     if a.least is None:
         return Interval(lo, hi, a.nan, a.poison)
-    if n.dtype.is_int and not _negatable(n.dtype, a):
-        return top(n.dtype, a.poison)
     least = max(a.least, -a.most, 0)
     return Interval(lo, hi, False, a.poison, least, max(a.most, -a.least))
 

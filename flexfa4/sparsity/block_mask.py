@@ -19,6 +19,7 @@ from .host import on_host
 from .refine import Work
 from .spans import Kind, Spans, Tiling
 from .staleness import state_of
+from .torch_interop import function_of, to_torch
 
 MaskMod = Callable
 
@@ -109,6 +110,28 @@ class BlockMask:
         """Percent of 128 x 128 tiles that are EMPTY."""
         counts = self.spans(_SHOWN_TILE, _SHOWN_TILE).counts()
         return 100.0 * counts[Kind.EMPTY] / max(1, sum(counts.values()))
+
+    def to_torch(self, BLOCK_SIZE: int | tuple[int, int] = 128) -> torch.nn.attention.flex_attention.BlockMask:
+        """torch's BlockMask of the same mask, at the given tile size (q, kv)."""
+        q_tile, kv_tile = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else BLOCK_SIZE
+        return to_torch(self.spans(q_tile, kv_tile), self.mask_mod, *self.shape[:2])
+
+    @classmethod
+    def from_torch(cls, mask: torch.nn.attention.flex_attention.BlockMask) -> "BlockMask":
+        """A BlockMask that means what torch does with its own: full blocks are taken whole, partial ones where its mask_mod allows,
+        and blocks in neither list not at all, whatever the mask_mod says there.
+
+        Raises ShapeError for a mask whose lists and lengths do not fit, TraceError where its mask_mod cannot be traced.
+        """
+        mask_mod, (partial, _) = function_of(mask)
+        q_len, kv_len = mask.seq_lengths
+        q_tile, kv_tile = mask.BLOCK_SIZE
+        tiles = (-(-q_len // q_tile), -(-kv_len // kv_tile))
+        if tuple(partial.shape[2:]) != tiles:
+            raise ShapeError(f"torch's BlockMask has {tuple(partial.shape[2:])} blocks of {mask.BLOCK_SIZE}; its lengths "
+                             f"{(q_len, kv_len)} need {tiles}")
+        bound = bind(mask_mod, "mask")
+        return cls(mask_mod, (*partial.shape[:2], q_len, kv_len), _device_of(bound, partial.device), bound)
 
     def picture(self, path: str | None = None, q_tile: int = _SHOWN_TILE, kv_tile: int = _SHOWN_TILE):
         """A tile map as a matplotlib figure, saved to `path` if given. Raises UnsupportedError without matplotlib."""

@@ -1,7 +1,7 @@
 """Tile kinds against a count of every element: exact for structured masks, sound for random ones."""
 import pytest
 import torch
-from dense import check_spans, dense, kinds
+from tests.sparsity.dense import check_spans, dense, kinds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
