@@ -19,7 +19,7 @@ class TargetError(FlexError):
 
 
 def load(target: str) -> Callable:
-    """The object that `FILE.py:NAME` names; NAME may be any expression over the file's names and torch, such as sliding_window(256).
+    """The object that `FILE.py:NAME` names; NAME may be an expression over the file's names and torch: sliding_window(256).
 
     Runs the file. Raises TargetError.
     """

@@ -16,20 +16,24 @@ from flexfa4.sparsity import create_block_mask  # noqa: E402
 BY_NAME = {e.name: e for e in GALLERY}
 
 
+def failed(row) -> list[str]:
+    checks = Checks()
+    gallery.judge([row], checks)
+    assert len(checks.done) == 4
+    return [c.name for c in checks.done if not c.passed]
+
+
 @pytest.mark.parametrize("name", ["causal", "alibi", "attention_sink"])
 def test_a_row_and_its_checks_pass(name):
-    checks = Checks()
-    row = gallery.examine(BY_NAME[name], checks)
-    assert checks.passed, checks.summary()
+    row = gallery.examine(BY_NAME[name])
+    assert not failed(row)
     assert len(row.cells()) == len(gallery.HEADERS)
-    assert row.scheduled <= row.natural
-    captured = [n for n in row.errors if n not in gallery.TENSORS]
+    captured = [n for n in row.single if n not in gallery.TENSORS]
     assert captured == {"causal": [], "alibi": ["dslopes"], "attention_sink": ["dsinks"]}[name]
 
 
 def test_tiles_of_causal_are_those_counted_by_hand():
-    checks = Checks()
-    cells = dict(zip(gallery.HEADERS, gallery.examine(BY_NAME["causal"], checks).cells()))
+    cells = dict(zip(gallery.HEADERS, gallery.examine(BY_NAME["causal"]).cells()))
     n = 16384 // 128
     assert (cells["full"], cells["partial"], cells["empty"]) == (f"{n * (n - 1) // 2:,}", f"{n}", f"{n * (n - 1) // 2:,}")
     assert cells["spans"] == f"{2 * n - 1}"
@@ -44,9 +48,29 @@ def test_a_wrong_output_fails_its_check(monkeypatch, damage):
         return out + torch.zeros_like(out).index_fill(2, torch.tensor([7]), damage)
 
     monkeypatch.setattr(gallery, "flex_attention", damaged)
+    names = failed(gallery.examine(BY_NAME["causal"]))
+    assert [n.split(",")[0] for n in names] == ["gallery: float32 errors", "gallery: float64 errors"]
+
+
+@pytest.mark.parametrize(
+    "field, value, said",
+    [
+        ("wrong_tiles", 1, "wrong tiles"),
+        ("scheduled", 9.0, "schedule over"),
+        ("natural", math.nan, "schedule over"),
+    ],
+)
+def test_each_other_check_can_fail(field, value, said):
+    row = gallery.examine(BY_NAME["causal"])
+    (name,) = failed(replace(row, **{field: value}))
+    assert said in name
+
+
+def test_the_worst_mod_is_named():
+    good = gallery.examine(BY_NAME["causal"])
     checks = Checks()
-    gallery.examine(BY_NAME["causal"], checks)
-    assert [c.name for c in checks.done if not c.passed] == ["causal: float32 errors", "causal: float64 errors"]
+    gallery.judge([good, replace(good, name="lame", single={**good.single, "dk": math.nan}), good], checks)
+    assert checks.done[0].name == "gallery: float32 errors, worst of 3 (lame)" and not checks.done[0].passed
 
 
 def test_wrong_tiles_are_counted():
