@@ -1,0 +1,125 @@
+"""`flex_attention`: torch's call, with flexfa4's engines behind it."""
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, Callable, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention import flex_attention as torch_flex
+
+from flexfa4.engines.tiled.tiles import KV_TILE, query_tile
+from flexfa4.errors import ShapeError, UnsupportedError
+from flexfa4.ir import DType, Op
+from flexfa4.ir.bound import BoundGraph
+from flexfa4.runtime import Attention, attention
+from flexfa4.runtime.programs import Layout
+from flexfa4.sparsity import BlockMask, and_masks
+from flexfa4.trace import bind
+
+from .validate import check_captures, check_mask, check_tensors
+
+
+class AuxOutput(NamedTuple):
+    """What `return_aux` asks for: lse [B, H, Sq], or None where it was not asked for."""
+
+    lse: Tensor | None = None
+    max_scores: Tensor | None = None
+
+
+def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable | None = None,
+                   block_mask: BlockMask | torch_flex.BlockMask | None = None, scale: float | None = None,
+                   enable_gqa: bool = False, return_lse: bool = False, kernel_options: dict[str, Any] | None = None, *,
+                   return_aux: Any = None, mask_mod: Callable | None = None, out_mod: Callable | None = None):
+    """Attention with a score edit, a mask and an output hook; exact, differentiable, tiles that hold nothing are skipped.
+
+    query [B, Hq, Sq, D], key [B or 1, Hkv, Skv, D], value [B or 1, Hkv, Skv, Dv]: float16, bfloat16, float32 or float64, any
+    strides. With enable_gqa, Hq is a multiple of Hkv and query head h reads key head h // (Hq // Hkv).
+
+    score_mod(score, b, h, q, kv) -> float. block_mask: a BlockMask of this library or of torch. mask_mod(b, h, q, kv) -> bool is
+    taken directly, and and-ed with block_mask where both are given. out_mod(out, lse, b, h, q[, d]) -> float is applied to each
+    output element at the end. scale: default 1 / sqrt(D).
+
+    Returns out [B, Hq, Sq, Dv] in query's dtype; with return_lse also lse [B, Hq, Sq] (natural logarithm, float32, or float64 for
+    float64 inputs); with return_aux the pair (out, AuxOutput). A row that may see no key has out 0 and lse -inf. kernel_options is
+    accepted for compatibility and ignored with a warning.
+
+    Raises ShapeError, TraceError, LookupOutOfRange or StaleMaskError; the first two before any work is done.
+    """
+    if kernel_options:
+        warnings.warn(f"kernel_options={kernel_options!r} is ignored: flexfa4 chooses its own tiles", stacklevel=2)
+    query, key, value = _autocast(query, key, value)
+    check_tensors(query, key, value, enable_gqa)
+    want_lse = _wants_lse(return_lse, return_aux)
+    call = _prepare(query, key, (score_mod, block_mask, mask_mod, out_mod), scale)
+    out, lse = attention(query, key, value, call)
+    if return_aux is not None:
+        return out, AuxOutput(lse=lse if want_lse else None)
+    return (out, lse) if return_lse else out
+
+
+def _prepare(query: Tensor, key: Tensor, mods: tuple, scale: float | None) -> Attention:
+    score_mod, block_mask, mask_mod, out_mod = mods
+    float_type = DType.F64 if query.dtype is torch.float64 else DType.F32
+    score = None if score_mod is None else bind(score_mod, "score", float_type)
+    hook = None if out_mod is None else bind(out_mod, "out", float_type)
+    mask, layout, spans = _mask(block_mask, mask_mod, query, key)
+    for bound in (score, mask, hook):
+        if bound is not None:
+            check_captures(bound, query.device)
+    scale = 1.0 / math.sqrt(query.shape[3]) if scale is None else float(scale)
+    return Attention(score, mask, hook, layout, spans, scale)
+
+
+def _mask(block_mask, mask_mod, query: Tensor, key: Tensor) -> tuple[BoundGraph | None, Layout | None, tuple[Tensor, ...]]:
+    """The mask's graph, its tiles, and its spans where a BlockMask keeps them."""
+    if block_mask is None and mask_mod is None:
+        return None, None, ()
+    if block_mask is not None:
+        block_mask = _ours(block_mask)
+        block_mask.check_fresh()
+        check_mask(block_mask, query, key)
+    if mask_mod is not None:
+        both = mask_mod if block_mask is None else and_masks(block_mask.mask_mod, mask_mod)
+        bound = bind(both, "mask")
+        return bound, _layout(bound, query, key), ()
+    layout = _layout(block_mask.bound, query, key)
+    spans = block_mask.spans(layout.q_tile, layout.kv_tile)
+    return block_mask.bound, layout, (spans.row_ptr, spans.runs)
+
+
+def _layout(bound: BoundGraph, query: Tensor, key: Tensor) -> Layout:
+    per_batch, per_head = bound.graph.uses(Op.B), bound.graph.uses(Op.H)
+    group = 1 if per_head else query.shape[1] // key.shape[1]
+    tile = query_tile(query.shape[2], group)
+    return Layout(tile, KV_TILE, query.shape[0] if per_batch else 1, query.shape[1] if per_head else 1)
+
+
+def _ours(mask) -> BlockMask:
+    if isinstance(mask, BlockMask):
+        return mask
+    if isinstance(mask, torch_flex.BlockMask):
+        return BlockMask.from_torch(mask)
+    raise ShapeError(f"block_mask is a {type(mask).__name__}: expected a BlockMask of flexfa4 or torch; a function is passed as "
+                     "mask_mod=")
+
+
+def _wants_lse(return_lse: bool, return_aux) -> bool:
+    if return_aux is None:
+        return return_lse
+    if return_lse:
+        raise ShapeError("return_lse=True and return_aux are both given: ask for the lse once, with return_aux=AuxRequest(lse=True)")
+    if getattr(return_aux, "max_scores", False):
+        raise UnsupportedError("return_aux asks for max_scores, which no engine keeps: ask for lse alone")
+    return bool(getattr(return_aux, "lse", False))
+
+
+def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Under autocast, float tensors in its dtype, as scaled_dot_product_attention has them; float64 stays."""
+    first = tensors[0]
+    if not isinstance(first, Tensor) or not torch.is_autocast_enabled(first.device.type):
+        return tensors
+    dtype = torch.get_autocast_dtype(first.device.type)
+    return tuple(t.to(dtype) if isinstance(t, Tensor) and t.is_floating_point() and t.dtype is not torch.float64 else t
+                 for t in tensors)

@@ -1,0 +1,133 @@
+"""Backward: scores are recomputed tile by tile from q, k and the saved lse (FlashAttention-2, algorithm 2).
+
+With P = exp(S' - lse), dP = dO V^T and delta = rowsum(dO * O) - dLSE: dV += P^T dO, dS' = P * (dP - delta), dS = dS' * (dS'/dS),
+dQ += dS K, dK += dS^T Q.
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from flexfa4.facts.derivative import adjoints
+from flexfa4.interpret import program
+from flexfa4.ir import Node, Op
+from flexfa4.ir.bound import BoundGraph
+
+from .captures import CaptureGradients
+from .problem import LN_2, LOG2_E, Chunk, Mask, Problem, fill
+from .scratch import Scratch
+
+# Takes the place of the lse of a row that saw no key: exp(S - 1e30) is 0 for any score.
+UNSEEN = 1e30
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """d loss / d (q, k, v), in their shapes and dtypes, and of each wanted capture of the score graph by its index."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    captures: dict[int, torch.Tensor]
+
+
+@torch.no_grad()
+def backward(q, k, v, saved, incoming, scale: float, score: BoundGraph | None = None, mask: Mask | None = None,
+             wanted: frozenset[int] = frozenset()) -> Gradients:
+    """Gradients of one `forward` call.
+
+    saved: its (out, lse). incoming: (d loss / d out, d loss / d lse), the latter None where lse was not used; it is ignored on
+    rows that saw no key. wanted: indices of the score graph's captures whose gradient is asked for.
+    """
+    p = Problem(q, k, v, scale, score, mask)
+    work = _Backward(p, saved, incoming, wanted)
+    for chunk in p.chunks():
+        for tile, first, end in p.query_tiles():
+            blocks = p.blocks(chunk, tile)
+            if blocks:
+                work.row(chunk, first, end, blocks)
+    dk = work.dk if score is not None else work.dk.mul_(LN_2)       # the queries carried log2(e)
+    captures = work.captures.results() if work.captures is not None else {}
+    return Gradients(work.dq.flatten(1, 2).to(q.dtype), dk.to(k.dtype), work.dv.to(v.dtype), captures)
+
+
+class _Backward:
+    """The accumulators of one backward pass, and its work on one query tile."""
+
+    def __init__(self, p: Problem, saved, incoming, wanted: frozenset[int]):
+        out, lse = saved
+        d_out, d_lse = incoming
+        self.p = p
+        self.d_out, self.out = p.grouped(d_out), p.grouped(out)
+        self.lse = p.grouped(lse.to(p.dtype)).mul(p.unit / LN_2).masked_fill_(p.grouped(lse) == -math.inf, UNSEEN)
+        self.d_lse = None if d_lse is None else p.grouped(d_lse.masked_fill(lse == -math.inf, 0))
+        self.dq = torch.zeros(p.q.shape, dtype=p.dtype, device=p.device)
+        self.dk, self.dv = torch.zeros_like(p.k), torch.zeros_like(p.v)
+        self.scratch = Scratch(p.dtype, p.device)
+        self.captures, self.roots, self.slope = None, (), None
+        if p.score is not None:
+            found = adjoints(p.score.graph)
+            self.slope = found.score
+            self.captures = CaptureGradients(p.score, found.loads, wanted, p.dtype)
+            self.roots = (p.score.graph.root, found.score, *self.captures.roots)
+
+    def row(self, chunk: Chunk, first: int, end: int, blocks) -> None:
+        """Adds what query rows [first, end) contribute to every gradient."""
+        p = self.p
+        keys, values = p.keys(p.k, chunk), p.keys(p.v, chunk)
+        d_keys, d_values = p.keys(self.dk, chunk), p.keys(self.dv, chunk)
+        queries = p.queries(p.q, chunk, first, end).mul(p.folded)
+        d_out = p.queries(self.d_out, chunk, first, end)
+        delta = d_out.mul(p.queries(self.out, chunk, first, end)).sum(-1, keepdim=True)
+        if self.d_lse is not None:
+            delta.sub_(p.queries(self.d_lse, chunk, first, end).unsqueeze(-1))
+        lse = p.queries(self.lse, chunk, first, end).unsqueeze(-1)
+        leaves = p.leaves(chunk, first, end)
+        d_queries = None
+        for block in blocks:
+            block_keys = p.take(keys, block)
+            scores = self.scratch.product("scores", queries, block_keys.transpose(1, 2))
+            hidden = p.hidden(leaves, block)
+            shape = p.tile_shape(chunk, end - first, block.width)
+            env = {**leaves, Op.KV: p.positions(block), Op.SCORE: scores.view(shape)} if self.roots else {}
+            edited, slope, *rest = program(self.roots)(env, p.score.tensors, p.score.literals) if self.roots else (scores, None)
+            weights = self._weights(edited, lse, scores, shape, hidden)
+            p.add(d_values, block, torch.bmm(weights.transpose(1, 2), d_out))
+            grads = self.scratch.product("gradients", d_out, p.take(values, block).transpose(1, 2))
+            grads.sub_(delta).mul_(weights)
+            if self.roots:
+                grads = self._through(grads, shape, slope, rest, hidden)
+            p.add(d_keys, block, torch.bmm(grads.transpose(1, 2), queries))
+            part = torch.bmm(grads, block_keys)
+            d_queries = part if d_queries is None else d_queries.add_(part)
+        place = self.dq[p.rows_of(chunk, first, end)]
+        place.copy_(d_queries.mul_(p.scale).view(place.shape))
+
+    def _weights(self, edited, lse, scores, shape, hidden) -> torch.Tensor:
+        """P of one tile, [pairs, rows, keys], 0 on hidden lanes."""
+        if not self.roots:
+            weights = scores.sub_(lse).exp2_()
+        else:
+            edited = edited.to(scores.device).expand(shape).reshape(scores.shape)
+            weights = torch.sub(edited, lse).to(scores.dtype).mul_(LOG2_E).exp2_()
+        fill(weights.view(shape), hidden, 0.0)
+        return weights
+
+    def _through(self, grads, shape, slope, rest, hidden) -> torch.Tensor:
+        """dS from dS', through the score graph; adds to the captures' gradients on the way."""
+        def clean(lanes: torch.Tensor) -> torch.Tensor:
+            fill(lanes, hidden, 0.0)                  # an adjoint may be inf or NaN where the mask hides the lane: 0 * inf
+            return lanes
+
+        tile = grads.view(shape)
+        if self.captures.loads:
+            self.captures.add(tile, rest, clean)
+        if _is_one(self.slope):
+            return grads
+        return clean(tile.mul_(slope)).view(grads.shape)
+
+
+def _is_one(n: Node) -> bool:
+    return n.op is Op.CONST and n.attr == 1

@@ -1,0 +1,72 @@
+"""Forward: online softmax over the blocks of each query tile (FlashAttention-2, algorithm 1, with wide key blocks)."""
+from __future__ import annotations
+
+import math
+
+import torch
+
+from flexfa4.ir.bound import BoundGraph
+
+from .problem import LN_2, LOG2_E, Chunk, Mask, Problem, fill
+from .scratch import Scratch
+
+
+# Below every score: a row that has seen no key keeps this maximum, so that -inf minus it is -inf and never NaN.
+FLOOR = -1e38
+
+
+@torch.no_grad()
+def forward(q, k, v, scale: float, score: BoundGraph | None = None, mask: Mask | None = None):
+    """q [B, Hq, Sq, D], k [Bk, Hkv, Skv, D], v [Bk, Hkv, Skv, Dv], one floating dtype, any strides; Bk is 1 or B.
+
+    Returns out [B, Hq, Sq, Dv] in q's dtype and the natural-log lse [B, Hq, Sq] (float32; float64 for float64 inputs). Rows that
+    see no key get 0 and -inf. Raises LookupOutOfRange where the score graph reads past a capture on a pair that the mask shows.
+    """
+    p = Problem(q, k, v, scale, score, mask)
+    out = torch.zeros(*p.q.shape[:4], p.v_dim, dtype=q.dtype, device=p.device)
+    lse = torch.full(p.q.shape[:4], -math.inf, dtype=p.dtype, device=p.device)
+    scratch = Scratch(p.dtype, p.device)
+    for chunk in p.chunks():
+        keys, values = p.keys(p.k, chunk), p.keys(p.v, chunk)
+        for tile, first, end in p.query_tiles():
+            blocks = p.blocks(chunk, tile)
+            if not blocks:
+                continue
+            row_max, row_sum, acc = _row(p, chunk, (first, end), blocks, (keys, values), scratch)
+            shape = p.tile_shape(chunk, end - first, p.v_dim)
+            row_lse = row_sum.log2().mul_(p.unit).add_(row_max).mul_(LN_2 / p.unit)
+            out[p.rows_of(chunk, first, end)] = acc.div_(row_sum.masked_fill_(row_sum == 0, 1)).view(shape)
+            lse[p.rows_of(chunk, first, end)] = row_lse.view(shape[:4])
+    return out.flatten(1, 2), lse.flatten(1, 2)
+
+
+def _row(p: Problem, chunk: Chunk, rows, blocks, keys_values, scratch: Scratch):
+    """One query tile against its blocks: (row_max, row_sum, output before normalisation), each [pairs, heads * rows, ...]."""
+    first, end = rows
+    keys, values = keys_values
+    queries = p.queries(p.q, chunk, first, end).mul(p.folded)
+    leaves = p.leaves(chunk, first, end)
+    row_max = row_sum = acc = None
+    for block in blocks:
+        scores = scratch.product("scores", queries, p.take(keys, block).transpose(1, 2))
+        tile = scores.view(p.tile_shape(chunk, end - first, block.width))
+        hidden = p.hidden(leaves, block)
+        if p.score is not None:
+            tile = p.edited(tile, leaves, block, hidden)
+            scores = tile.view(scores.shape)
+        fill(tile, hidden, -math.inf)
+        top = scores.amax(-1, keepdim=True).clamp_(min=FLOOR)
+        if row_max is not None:
+            torch.maximum(top, row_max, out=top)
+        weights = scores.sub_(top)
+        if p.score is not None:
+            weights.mul_(LOG2_E)
+        weights.exp2_()
+        if acc is None:
+            acc, row_sum = torch.bmm(weights, p.take(values, block)), weights.sum(-1, keepdim=True)
+        else:
+            shrink = row_max.sub_(top).div_(p.unit).exp2_()
+            row_sum = row_sum.mul_(shrink).add_(weights.sum(-1, keepdim=True))
+            acc = acc.mul_(shrink).baddbmm_(weights, p.take(values, block))
+        row_max = top
+    return row_max, row_sum, acc

@@ -1,0 +1,32 @@
+"""Out-of-range lookups of a score or output graph: proven absent once for the whole call, or else looked for in each tile."""
+from __future__ import annotations
+
+import torch
+
+from flexfa4.facts.interval import bounds
+from flexfa4.interpret.poison import evaluate_checked, lookup_error
+from flexfa4.ir import Op
+from flexfa4.ir.bound import BoundGraph
+
+
+def proven_safe(bound: BoundGraph, sizes: dict[Op, int]) -> bool:
+    """True if no lookup of the graph leaves its tensor for any position; `sizes` gives the number of values of each index leaf."""
+    if not bound.graph.uses(Op.LOAD):
+        return True
+    if any(size == 0 for size in sizes.values()):
+        return True
+    poison = bounds(bound, {op: (0, size - 1) for op, size in sizes.items()}).poison
+    return not bool(torch.as_tensor(poison).any())
+
+
+def evaluate_visible(bound: BoundGraph, env: dict, shape, hidden) -> torch.Tensor:
+    """The graph on one tile of the given shape. Raises LookupOutOfRange if a lane that the mask shows depends on a lookup past
+    the end of a capture; `hidden` is a list of (columns, lanes) that it does not show."""
+    value, bad = evaluate_checked(bound, env)
+    if bad is not None and bool(bad.any()):
+        visible = bad.expand(shape).clone()
+        for columns, lanes in hidden:
+            visible[..., columns].masked_fill_(lanes, False)
+        if bool(visible.any()):
+            raise lookup_error(bound, env, visible)
+    return value

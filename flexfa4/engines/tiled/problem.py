@@ -1,0 +1,218 @@
+"""The geometry of one call: who shares a mask row, how heads are batched, and the index leaves of a tile."""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Iterator
+
+import torch
+
+from flexfa4.interpret import program
+from flexfa4.ir import Op
+from flexfa4.ir.bound import BoundGraph
+
+from .lookups import evaluate_visible, proven_safe
+from .tiles import BLOCK_ELEMENTS, KV_TILE, Block, query_tile, row_blocks
+
+LOG2_E = math.log2(math.e)
+LN_2 = math.log(2.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """What the engine needs of a mask: the spans at its tiles, and the graph that decides inside PARTIAL tiles (None where
+    there are no PARTIAL tiles)."""
+
+    row_ptr: torch.Tensor        # int32 [rows + 1]
+    runs: torch.Tensor           # int32 [n, 3]: begin, end, kind, in kv tiles
+    q_tile: int
+    kv_tile: int
+    batches: int                 # 1 where the mask ignores b
+    heads: int                   # 1 where the mask ignores h
+    bound: BoundGraph | None
+
+    @cached_property
+    def rows(self) -> list[list[list[int]]]:
+        """The runs of each row, as plain lists on the host."""
+        ptr, runs = self.row_ptr.tolist(), self.runs.tolist()
+        return [runs[a:b] for a, b in zip(ptr, ptr[1:])]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Batches [b0, b1), key heads [h0, h1) and query heads [g0, g1) of each group: the heads that one bmm covers."""
+
+    b0: int
+    b1: int
+    h0: int
+    h1: int
+    g0: int
+    g1: int
+    mask_row: int                # index of this chunk's (mask batch, mask head)
+
+    @property
+    def pairs(self) -> int:
+        return (self.b1 - self.b0) * (self.h1 - self.h0)
+
+    @property
+    def heads(self) -> int:
+        return self.g1 - self.g0
+
+
+class Problem:
+    """One attention call on tensors q [B, Hq, Sq, D], k [Bk, Hkv, Skv, D], v [Bk, Hkv, Skv, Dv] with Bk in (1, B).
+
+    Everything is computed in float32, or in float64 where q is float64. Scores are kept in units of log 2 where there is no
+    score graph (log2(e) is folded into the scale); a score graph sees natural scores.
+    """
+
+    def __init__(self, q, k, v, scale: float, score: BoundGraph | None, mask: Mask | None):
+        self.batch, self.q_heads, self.q_len, self.dim = q.shape
+        self.kv_batch, self.kv_heads, self.kv_len, self.v_dim = v.shape
+        self.group = self.q_heads // self.kv_heads
+        self.dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
+        self.device, self.scale, self.score, self.mask = q.device, scale, score, mask
+        # How much score makes a factor of two: ln 2 for natural scores, 1 where log2(e) is folded into the scale.
+        self.unit = 1.0 if score is None else LN_2
+        self.folded = scale * LOG2_E if score is None else scale
+        self.q = self.grouped(q)
+        self.k, self.v = (t.detach().to(self.dtype).contiguous() for t in (k, v))
+        self.kv_index = torch.arange(self.kv_len, device=self.device)
+        self.q_tile = mask.q_tile if mask is not None else query_tile(self.q_len, self.group)
+
+    def grouped(self, t: torch.Tensor) -> torch.Tensor:
+        """[B, Hq, ...] as [B, Hkv, group, ...]."""
+        return t.detach().unflatten(1, (self.kv_heads, self.group))
+
+    @property
+    def key_limit(self) -> int:
+        """The widest block for a full group of heads."""
+        rows = self.q_tile * (1 if self.per_head else self.group)
+        return max(KV_TILE, BLOCK_ELEMENTS // max(1, rows))
+
+    @property
+    def per_head(self) -> bool:
+        return self.mask is not None and self.mask.heads > 1
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Heads in units that one bmm takes: as many as keep a score block near BLOCK_ELEMENTS."""
+        if self.per_head:
+            for b in range(self.batch):
+                mask_batch = b if self.mask.batches > 1 else 0
+                for h in range(self.q_heads):
+                    kv_head, g = divmod(h, self.group)
+                    yield Chunk(b, b + 1, kv_head, kv_head + 1, g, g + 1, mask_batch * self.mask.heads + h)
+            return
+        one_head = self.group * min(self.q_tile, self.q_len) * min(self.key_limit, self.kv_len)
+        many = max(1, BLOCK_ELEMENTS // max(1, one_head))
+        per_batch = self.kv_batch == 1 or (self.mask is not None and self.mask.batches > 1)
+        batches = 1 if per_batch else max(1, many // self.kv_heads)
+        heads = min(self.kv_heads, many)
+        for b in range(0, self.batch, batches):
+            row = b if self.mask is not None and self.mask.batches > 1 else 0
+            for h in range(0, self.kv_heads, heads):
+                yield Chunk(b, min(b + batches, self.batch), h, min(h + heads, self.kv_heads), 0, self.group, row)
+
+    def query_tiles(self) -> Iterator[tuple[int, int, int]]:
+        """(index, first row, end) of each query tile."""
+        for i, first in enumerate(range(0, self.q_len, self.q_tile)):
+            yield i, first, min(first + self.q_tile, self.q_len)
+
+    def blocks(self, chunk: Chunk, tile: int) -> list[Block]:
+        """The key blocks that query tile `tile` visits."""
+        if self.mask is None:
+            tiles = -(-self.kv_len // KV_TILE)
+            return row_blocks([(0, tiles, 2)], KV_TILE, self.kv_len, self.key_limit)
+        q_tiles = -(-self.q_len // self.q_tile)
+        runs = self.mask.rows[chunk.mask_row * q_tiles + tile]
+        return row_blocks(runs, self.mask.kv_tile, self.kv_len, self.key_limit)
+
+    def queries(self, t: torch.Tensor, chunk: Chunk, first: int, end: int) -> torch.Tensor:
+        """Rows [first, end) of a grouped tensor as [pairs, heads * rows, ...], in the compute type."""
+        part = t[chunk.b0:chunk.b1, chunk.h0:chunk.h1, chunk.g0:chunk.g1, first:end]
+        return part.reshape(chunk.pairs, chunk.heads * (end - first), *t.shape[4:]).to(self.dtype)
+
+    def keys(self, t: torch.Tensor, chunk: Chunk) -> torch.Tensor:
+        """k or v (or a gradient of theirs) of the chunk's heads as [pairs, Skv, ...]; a view."""
+        b0, b1 = (0, 1) if self.kv_batch == 1 else (chunk.b0, chunk.b1)
+        return t[b0:b1, chunk.h0:chunk.h1].view(chunk.pairs, self.kv_len, t.shape[-1])
+
+    def positions(self, block: Block) -> torch.Tensor:
+        """Key positions of a block, int64 [width]."""
+        if block.contiguous:
+            return self.kv_index[block.segments[0].begin:block.segments[-1].end]
+        return torch.cat([self.kv_index[s.begin:s.end] for s in block.segments])
+
+    def take(self, t: torch.Tensor, block: Block) -> torch.Tensor:
+        """The block's keys of a [pairs, Skv, ...] tensor: a view where they are one stretch, else packed."""
+        if block.contiguous:
+            return t[:, block.segments[0].begin:block.segments[-1].end]
+        return t.index_select(1, self.positions(block))
+
+    def add(self, t: torch.Tensor, block: Block, amount: torch.Tensor) -> None:
+        """Adds [pairs, width, ...] to the block's keys of a [pairs, Skv, ...] tensor; positions are distinct, so repeatable."""
+        if block.contiguous:
+            t[:, block.segments[0].begin:block.segments[-1].end].add_(amount)
+        else:
+            t.index_add_(1, self.positions(block), amount)
+
+    def leaves(self, chunk: Chunk, first: int, end: int) -> dict:
+        """b, h and q of a tile, shaped to broadcast over [batches, key heads, group heads, rows, keys]."""
+        head = torch.arange(self.q_heads, device=self.device).view(1, self.kv_heads, self.group, 1, 1)
+        return {
+            Op.B: torch.arange(chunk.b0, chunk.b1, device=self.device).view(-1, 1, 1, 1, 1),
+            Op.H: head[:, chunk.h0:chunk.h1, chunk.g0:chunk.g1],
+            Op.Q: torch.arange(first, end, device=self.device).view(-1, 1),
+        }
+
+    def tile_shape(self, chunk: Chunk, rows: int, width: int) -> tuple[int, ...]:
+        return (chunk.b1 - chunk.b0, chunk.h1 - chunk.h0, chunk.heads, rows, width)
+
+    def rows_of(self, chunk: Chunk, first: int, end: int) -> tuple[slice, ...]:
+        """Where a tile lies in a grouped tensor."""
+        return (slice(chunk.b0, chunk.b1), slice(chunk.h0, chunk.h1), slice(chunk.g0, chunk.g1), slice(first, end))
+
+    @cached_property
+    def lookups_safe(self) -> bool:
+        """True if the score graph cannot read past a capture at any position of this call."""
+        sizes = {Op.B: self.batch, Op.H: self.q_heads, Op.Q: self.q_len, Op.KV: self.kv_len}
+        return proven_safe(self.score, sizes)
+
+    def edited(self, tile: torch.Tensor, leaves: dict, block: Block, hidden) -> torch.Tensor:
+        """The score graph on one tile of scores: full shape, compute type, contiguous, safe to write into.
+
+        Raises LookupOutOfRange if a lane outside `hidden` depends on a lookup past the end of a capture."""
+        env = {**leaves, Op.KV: self.positions(block), Op.SCORE: tile}
+        if self.lookups_safe:
+            (result,) = program((self.score.graph.root,))(env, self.score.tensors, self.score.literals)
+        else:
+            result = evaluate_visible(self.score, env, tile.shape, hidden)
+        return owned(result, tile)
+
+    def hidden(self, leaves: dict, block: Block) -> list[tuple[slice, torch.Tensor]]:
+        """Where the mask says no: a bool tensor, broadcastable to the tile, for each PARTIAL segment's columns."""
+        if self.mask is None:
+            return []
+        bound, column, found = self.mask.bound, 0, []
+        for segment in block.segments:
+            width = segment.end - segment.begin
+            if segment.partial:
+                env = {**leaves, Op.KV: self.kv_index[segment.begin:segment.end]}
+                (seen,) = program((bound.graph.root,))(env, bound.tensors, bound.literals)
+                found.append((slice(column, column + width), torch.logical_not(seen).to(self.device)))
+            column += width
+        return found
+
+
+def fill(tile: torch.Tensor, hidden: list[tuple[slice, torch.Tensor]], value: float) -> None:
+    """Writes `value` into the hidden lanes of a tile."""
+    for columns, lanes in hidden:
+        tile[..., columns].masked_fill_(lanes, value)
+
+
+def owned(result: torch.Tensor, tile: torch.Tensor) -> torch.Tensor:
+    """`result` of a program as a contiguous tensor of the tile's shape, type and device, which may be written into."""
+    if result is tile or (result.shape == tile.shape and result.dtype is tile.dtype and result.is_contiguous()):
+        return result                     # a program's result of full shape is new memory: a lookup copies
+    return torch.empty_like(tile).copy_(result)

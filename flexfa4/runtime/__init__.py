@@ -1,0 +1,4 @@
+"""From a call to an engine: the registered torch op, its gradients, and how graphs travel through it as text."""
+from .torch_op import Attention, attention
+
+__all__ = ["Attention", "attention"]

@@ -1,0 +1,49 @@
+"""Spans of masks that come without a BlockMask (a mask_mod given to the call, or a compiled graph), kept while they hold.
+
+An entry is good for the same graph, literals and lengths, and for the very same captured tensors at the same version; it holds
+them weakly, so that nothing of the user's is kept alive.
+"""
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+
+import torch
+
+from flexfa4.ir.bound import BoundGraph
+from flexfa4.sparsity.build import build_spans
+from flexfa4.sparsity.spans import Tiling
+
+from .programs import Layout
+
+_KEPT = 32
+
+_entries: "OrderedDict[tuple, tuple[tuple, tuple[torch.Tensor, torch.Tensor]]]" = OrderedDict()
+_lock = threading.Lock()
+
+
+def spans_of(bound: BoundGraph, layout: Layout, q_len: int, kv_len: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(row_ptr, runs) of a mask at the layout's tiles, on the CPU.
+
+    Raises LookupOutOfRange where the mask reads past a capture on a position that it does not mask away itself.
+    """
+    key = (bound.graph, bound.literals, tuple(map(type, bound.literals)), layout, q_len, kv_len)
+    with _lock:
+        entry = _entries.get(key)
+    if entry is not None and all(_same(seen, t) for seen, t in zip(entry[0], bound.tensors)):
+        return entry[1]
+    tiling = Tiling(layout.q_tile, layout.kv_tile, q_len, kv_len, layout.batches, layout.heads)
+    spans, _ = build_spans(bound, tiling)
+    found = (spans.row_ptr, spans.runs)
+    with _lock:
+        _entries[key] = (tuple((weakref.ref(t), t._version, t.data_ptr()) for t in bound.tensors), found)
+        _entries.move_to_end(key)
+        while len(_entries) > _KEPT:
+            _entries.popitem(last=False)
+    return found
+
+
+def _same(seen: tuple, tensor: torch.Tensor) -> bool:
+    ref, version, pointer = seen
+    return ref() is tensor and tensor._version == version and tensor.data_ptr() == pointer

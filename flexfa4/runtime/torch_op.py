@@ -1,0 +1,140 @@
+"""`flexfa4::attention` and `flexfa4::attention_backward`: registered torch ops with fake implementations and autograd.
+
+Their arguments are tensors, numbers and text, so torch.compile, export and a cache from another process can hold them.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flexfa4.engines import tiled
+from flexfa4.errors import UnsupportedError
+from flexfa4.ir.bound import BoundGraph
+
+from .programs import Layout, Programs, decode, encode
+from .spans_cache import spans_of
+
+_LIBRARY = torch.library.Library("flexfa4", "DEF")
+_LIBRARY.define(
+    "attention(Tensor query, Tensor key, Tensor value, Tensor[] captures, Tensor[] spans, Scalar[] literals, str programs, "
+    "float scale) -> (Tensor out, Tensor lse, Tensor plain)")
+_LIBRARY.define(
+    "attention_backward(Tensor[] inputs, Tensor[] saved, Tensor d_out, Tensor? d_lse, Tensor[] captures, Tensor[] spans, "
+    "Scalar[] literals, str programs, float scale, int[] wanted) -> Tensor[]")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One call: what it computes besides the tensors. `spans` is (row_ptr, runs), or () where the op is to build them."""
+
+    score: BoundGraph | None
+    mask: BoundGraph | None
+    out: BoundGraph | None
+    layout: Layout | None
+    spans: tuple[Tensor, ...]
+    scale: float
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tuple[Tensor, Tensor]:
+    """(out, lse) through the registered op; arguments are taken as validated."""
+    bound = [b for b in (call.score, call.mask, call.out) if b is not None]
+    captures = [t for b in bound for t in b.tensors]
+    literals = [x for b in bound for x in b.literals]
+    programs = encode(call.score, call.mask, call.out, call.layout)
+    out, lse, _ = torch.ops.flexfa4.attention(query, key, value, captures, list(call.spans), literals, programs, call.scale)
+    return out, lse
+
+
+def _mask(programs: Programs, bound: BoundGraph | None, spans: list[Tensor], q: Tensor, k: Tensor) -> tiled.Mask | None:
+    layout = programs.layout
+    if layout is None:
+        return None
+    if not spans:
+        spans = spans_of(bound, layout, q.shape[2], k.shape[2])
+    return tiled.Mask(*spans, layout.q_tile, layout.kv_tile, layout.batches, layout.heads, bound)
+
+
+def _attention(query, key, value, captures, spans, literals, programs, scale):
+    decoded = decode(programs)
+    score, mask, out_mod = decoded.bind(captures, literals)
+    plain, lse = tiled.forward(query, key, value, scale, score, _mask(decoded, mask, spans, query, key))
+    if out_mod is None:
+        return plain, lse, plain.new_empty(0)
+    with torch.no_grad():
+        return tiled.out_hook.apply(out_mod, plain, lse), lse, plain
+
+
+def _attention_backward(inputs, saved, d_out, d_lse, captures, spans, literals, programs, scale, wanted):
+    decoded = decode(programs)
+    score, mask, out_mod = decoded.bind(captures, literals)
+    plain, lse = saved
+    found: dict[int, Tensor] = {}
+    with torch.no_grad():
+        if out_mod is not None:
+            first = decoded.first_capture("out")
+            mine = frozenset(i - first for i in wanted if i >= first)
+            d_out, by_hook, grads = tiled.out_hook.gradients(out_mod, plain, lse, d_out, mine)
+            d_lse = by_hook if d_lse is None else d_lse + by_hook
+            found.update((i + first, g) for i, g in grads.items())
+        count = len(score.tensors) if score is not None else 0
+        asked = frozenset(i for i in wanted if i < count)
+        grads = tiled.backward(*inputs, (plain, lse), (d_out, d_lse), scale, score, _mask(decoded, mask, spans, *inputs[:2]), asked)
+        found.update(grads.captures)
+        # A mask is piecewise constant in its captures: their gradient is 0.
+        rest = (found[i] if i in found else torch.zeros_like(captures[i]) for i in wanted)
+        return [grads.q, grads.k, grads.v, *rest]
+
+
+def _attention_fake(query, key, value, captures, spans, literals, programs, scale):
+    shape = (*query.shape[:3], value.shape[3])
+    out = query.new_empty(shape)
+    lse = query.new_empty(shape[:3], dtype=torch.float64 if query.dtype is torch.float64 else torch.float32)
+    has_hook = decode(programs).graphs[2] is not None
+    return out, lse, query.new_empty(shape if has_hook else (0,))
+
+
+def _attention_backward_fake(inputs, saved, d_out, d_lse, captures, spans, literals, programs, scale, wanted):
+    return [t.new_empty(t.shape) for t in (*inputs, *(captures[i] for i in wanted))]
+
+
+def _save(ctx, inputs, output):
+    query, key, value, captures, spans, literals, programs, scale = inputs
+    out, lse, plain = output
+    hooked = decode(programs).graphs[2] is not None
+    ctx.mark_non_differentiable(plain)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(query, key, value, plain if hooked else out, lse, *captures, *spans)
+    ctx.counts = len(captures), len(spans)
+    ctx.rest = literals, programs, scale
+    ctx.wanted = [i for i, t in enumerate(captures) if t.requires_grad]
+
+
+def _differentiate(ctx, d_out, d_lse, d_plain):
+    query, key, value, plain, lse, *more = ctx.saved_tensors
+    captures, spans = more[:ctx.counts[0]], more[ctx.counts[0]:]
+    literals, programs, scale = ctx.rest
+    # The structure must be that of the inputs as register_autograd sees it: a list of numbers is one leaf, an empty list is a list.
+    lists = [None] * len(captures), [None] * len(spans), None if literals else []
+    if d_out is None and d_lse is None:
+        return (None, None, None, *lists, None, None)
+    if d_out is None:
+        d_out = torch.zeros_like(plain)
+    grads = torch.ops.flexfa4.attention_backward(
+        [query, key, value], [plain, lse], d_out, d_lse, captures, spans, literals, programs, scale, ctx.wanted)
+    by_capture = dict(zip(ctx.wanted, grads[3:]))
+    return (*grads[:3], [by_capture.get(i) for i in range(len(captures))], *lists[1:], None, None)
+
+
+def _refuse_second(ctx, *grads):
+    raise UnsupportedError("flex_attention has no second derivative: its backward pass cannot be differentiated. Use "
+                           "flexfa4.reference.attention for double backward at small sizes, or drop create_graph=True")
+
+
+_LIBRARY.impl("attention", _attention, "CompositeExplicitAutograd")
+_LIBRARY.impl("attention_backward", _attention_backward, "CompositeExplicitAutograd")
+torch.library.register_fake("flexfa4::attention", _attention_fake, lib=_LIBRARY)
+torch.library.register_fake("flexfa4::attention_backward", _attention_backward_fake, lib=_LIBRARY)
+torch.library.register_autograd("flexfa4::attention", _differentiate, setup_context=_save, lib=_LIBRARY)
+torch.library.register_autograd("flexfa4::attention_backward", _refuse_second, setup_context=lambda ctx, inputs, output: None, lib=_LIBRARY)
