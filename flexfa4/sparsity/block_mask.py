@@ -8,7 +8,7 @@ import torch
 from flexfa4.errors import ShapeError, StaleMaskError
 from flexfa4.ir import Op
 from flexfa4.ir.bound import BoundGraph
-from flexfa4.trace import bind
+from flexfa4.trace import bind, fingerprint_of
 
 from .build import build_spans
 from .cells import evaluate_at
@@ -18,7 +18,6 @@ from .draw import picture
 from .host import on_host
 from .refine import Work
 from .spans import Kind, Spans, Tiling
-from .staleness import state_of
 from .torch_interop import function_of, to_torch
 
 MaskMod = Callable
@@ -42,7 +41,7 @@ class BlockMask:
         self.bound = bound
         self._data = data
         self._own_mod = own_mod
-        self._state = state_of(bound.tensors)
+        self._state = fingerprint_of(bound)
         self._spans: dict[tuple, Spans] = {}
         # What the latest build of spans took.
         self.work: Work | None = None
@@ -76,9 +75,8 @@ class BlockMask:
         Raises StaleMaskError where that is impossible: the captures moved to another device than the mask's.
         """
         bound = bind(self.mask_mod, "mask")
-        state = state_of(bound.tensors)
-        same = bound is self.bound or (bound.graph == self.bound.graph and bound.literals == self.bound.literals)
-        if same and state == self._state:
+        state = fingerprint_of(bound)
+        if state == self._state:
             return
         wrong = [t for t in bound.tensors if t.ndim and t.device.type != self.device.type]
         if wrong:

@@ -2,16 +2,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Callable
 
 import torch
 
 from flexfa4.ir.bound import BoundGraph
 
 
-def on_host(bound: BoundGraph) -> BoundGraph:
-    """`bound` with its captures on the CPU, detached. All captures of a device are packed into one buffer of bytes and copied at
-    once, so the device is waited for once."""
-    away = [i for i, t in enumerate(bound.tensors) if t.device.type != "cpu"]
+def _on_cpu(t: torch.Tensor) -> bool:
+    return t.device.type == "cpu"
+
+
+def on_host(bound: BoundGraph, here: Callable[[torch.Tensor], bool] = _on_cpu) -> BoundGraph:
+    """`bound` with its captures on the CPU, detached. All captures that are not `here` are packed into one buffer of bytes and copied
+    at once, so the device is waited for once."""
+    away = [i for i, t in enumerate(bound.tensors) if not here(t)]
     if not away:
         return bound
     tensors = list(bound.tensors)
