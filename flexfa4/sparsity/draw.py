@@ -5,13 +5,6 @@ from flexfa4.errors import UnsupportedError
 
 from .spans import Spans
 
-try:
-    from matplotlib.colors import ListedColormap
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
-except ImportError:  # the `draw` extra is not installed
-    Figure = None
-
 # Empty, partial, full: told apart in print and by colour-blind readers (Okabe and Ito 2008).
 _COLOURS = ("#f4f4f4", "#e69f00", "#0072b2")
 
@@ -21,8 +14,12 @@ def picture(spans: Spans, title: str, path: str | None = None, mb: int = 0, mh: 
 
     Raises UnsupportedError without matplotlib.
     """
-    if Figure is None:
-        raise UnsupportedError("pictures need matplotlib: pip install 'flexfa4[draw]'")
+    try:  # imported here: loading matplotlib takes longer than the rest of the package
+        from matplotlib.colors import ListedColormap
+        from matplotlib.figure import Figure
+        from matplotlib.patches import Patch
+    except ImportError:
+        raise UnsupportedError("pictures need matplotlib: pip install 'flexfa4[draw]'") from None
     states = spans.states()[mb % spans.Bm, mh % spans.Hm].numpy()
     figure = Figure(figsize=(5, 5), dpi=150, layout="constrained")
     axes = figure.add_subplot()
