@@ -33,7 +33,8 @@ def lift(x):
         return float(x)
     if isinstance(x, complex):
         raise refuse("a complex number in a mod", "real arithmetic")
-    raise refuse(f"a {type(x).__name__} ({x!r:.60}) meets a traced value", "a number, or a captured tensor with every index given")
+    raise refuse(f"a {type(x).__name__} ({x!r:.60}) meets a traced value",
+                 "a number, or a captured tensor with every index given")
 
 
 def capture_scalar(t: torch.Tensor) -> Traced:

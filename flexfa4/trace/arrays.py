@@ -1,5 +1,6 @@
-"""numpy arrays as captures. numpy asks nobody before it turns an index into an integer, so a mod that indexes an array with a traced
-value is called as a copy of itself whose arrays are of a subclass that does ask. The user's function and arrays stay untouched.
+"""numpy arrays as captures.
+
+numpy asks nobody before it turns an index into an integer, so a mod that indexes an array with a traced value is called as a copy of itself whose arrays are of a subclass that does ask. The user's function and arrays stay untouched.
 """
 from __future__ import annotations
 
@@ -39,15 +40,16 @@ class CapturedArray(np.ndarray):
             try:
                 found = torch.from_numpy(plain)
             except TypeError:
-                raise refuse(f"captured numpy array `{name}` has dtype {self.dtype}", f"{name}.astype(...) to a number type, before the call") from None
+                raise refuse(f"captured numpy array `{name}` has dtype {self.dtype}",
+                             f"{name}.astype(...) to a number type, before the call") from None
             rec.arrays[key] = found
             rec.capture(found, name)
         return found
 
 
 def adopt_arrays(fn, depth: int = 4):
-    """`fn`, or where arrays hang on it (closure, defaults, globals it names, partial's arguments, attributes of self) a copy of it
-    that sees them as `CapturedArray`s."""
+    """`fn`, or where arrays hang on it (closure, defaults, globals it names, partial's arguments, attributes of self) a copy
+    of it that sees them as `CapturedArray`s."""
     new = _adopt(fn, depth)
     return fn if new is None else new
 
@@ -62,7 +64,9 @@ def _adopt(value, depth: int):
         return _adopt_function(value, depth - 1)
     if isinstance(value, types.MethodType):
         owner, inner = _adopt(value.__self__, depth - 1), _adopt(value.__func__, depth - 1)
-        return None if owner is None and inner is None else types.MethodType(inner or value.__func__, value.__self__ if owner is None else owner)
+        if owner is None and inner is None:
+            return None
+        return types.MethodType(inner or value.__func__, value.__self__ if owner is None else owner)
     if isinstance(value, functools.partial):
         inner, args, keywords = (_adopt(v, depth - 1) for v in (value.func, value.args, value.keywords))
         if inner is args is keywords is None:
@@ -109,7 +113,8 @@ def _empty(cell) -> bool:
 
 def _adopt_object(value, depth: int):
     cls = type(value)
-    if isinstance(value, (type, types.ModuleType, torch.Tensor, torch.nn.Module)) or not isinstance(getattr(value, "__dict__", None), dict):
+    plain = not isinstance(value, (type, types.ModuleType, torch.Tensor, torch.nn.Module))
+    if not plain or not isinstance(getattr(value, "__dict__", None), dict):
         return None
     if cls.__module__.split(".", 1)[0] in ("torch", "numpy", "builtins"):
         return None

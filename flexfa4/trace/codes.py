@@ -1,4 +1,7 @@
-"""What a code object can read besides its arguments: global names, attribute names, modules. From the bytecode, once a code object."""
+"""What a code object can read besides its arguments: global names, attribute names, modules.
+
+From the bytecode, once a code object.
+"""
 from __future__ import annotations
 
 import dis
@@ -7,7 +10,8 @@ import weakref
 from dataclasses import dataclass
 
 # Calls that read state which no walk over closures and globals can see.
-_DYNAMIC = frozenset({"vars", "globals", "locals", "eval", "exec", "__import__", "open", "input", "id", "setattr", "delattr", "hash"})
+_DYNAMIC = frozenset({"vars", "globals", "locals", "eval", "exec", "__import__", "open", "input", "id",
+                      "setattr", "delattr", "hash"})
 _ATTRIBUTE_OPS = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"})
 _GLOBAL_OPS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 

@@ -262,5 +262,6 @@ def min_lanes(x: Lanes) -> Traced:
 
 def dot(a: Lanes, b: Lanes) -> Traced:
     if not (isinstance(a, Lanes) and isinstance(b, Lanes)) or a.shape != b.shape or a.ndim != 1:
-        raise refuse("torch.dot / @ of something else than two vectors of one length", "two rows of captured tensors, a[b, q] and c[b, k]")
+        raise refuse("torch.dot / @ of something else than two vectors of one length",
+                     "two rows of captured tensors, a[b, q] and c[b, k]")
     return reduce(add, (mul(x, y) for x, y in zip(a.items, b.items)))

@@ -5,7 +5,7 @@ from typing import Callable
 
 import torch
 
-from ..ir import DType, Op
+from ..ir import Op
 from . import arith, compose
 from .dtypes import TO_TORCH
 from .arith import bitwise, compare, extremum, integer_like, lift, logical, rounding, shift, unary_float
@@ -269,8 +269,8 @@ OTHERS: dict[str, Callable] = {
     "amax": _reduction("amax", compose.max_lanes), "amin": _reduction("amin", compose.min_lanes),
     "max": _reduction("max", compose.max_lanes), "min": _reduction("min", compose.min_lanes),
     **{name: _reduction(name, None) for name in (
-        "topk", "softmax", "log_softmax", "sort", "argsort", "argmax", "argmin", "cumsum", "cumprod", "prod", "norm", "std", "var",
-        "median", "logsumexp", "kthvalue", "unique", "nonzero", "count_nonzero", "quantile", "aminmax", "mode", "histc")},
+        "topk", "softmax", "log_softmax", "sort", "argsort", "argmax", "argmin", "cumsum", "cumprod", "prod", "norm", "std",
+        "var",         "median", "logsumexp", "kthvalue", "unique", "nonzero", "count_nonzero", "quantile", "aminmax", "mode", "histc")},
     "dot": _matmul, "matmul": _matmul, "inner": _matmul, "stack": _stack, "embedding": _embedding,
     "unsqueeze": _unsqueeze, "squeeze": _squeeze, "isin": _isin, "bucketize": _bucketize,
     "searchsorted": lambda boundaries, x, **kw: _bucketize(x, boundaries, **kw),
@@ -278,13 +278,16 @@ OTHERS: dict[str, Callable] = {
     "detach": _detach, "item": _item, "tolist": _item, "numpy": _item, "__bool__": bool, "__int__": int, "__float__": float,
     "__index__": lambda x: x.__index__(),
     "dim": lambda x: x.ndim, "ndimension": lambda x: x.ndim, "size": lambda x, d=None: x.shape if d is None else x.shape[d],
-    "numel": lambda x: x.shape.numel(), "nelement": lambda x: x.shape.numel(), "is_floating_point": lambda x: x.dtype.is_floating_point,
+    "numel": lambda x: x.shape.numel(), "nelement": lambda x: x.shape.numel(),
+    "is_floating_point": lambda x: x.dtype.is_floating_point,
     "is_complex": lambda x: False, "result_type": lambda a, b: TO_TORCH[arith.dtype_of(lift(a), lift(b))],
     "__len__": len, "__rpow__": lambda a, b: METHODS["pow"](b, a), "__rsub__": lambda a, b: METHODS["sub"](b, a),
     "__rdiv__": lambda a, b: METHODS["div"](b, a), "__rtruediv__": lambda a, b: METHODS["div"](b, a),
     "__rfloordiv__": lambda a, b: METHODS["floor_divide"](b, a), "__rmod__": lambda a, b: METHODS["remainder"](b, a),
-    "__rlshift__": lambda a, b: METHODS["bitwise_left_shift"](b, a), "__rrshift__": lambda a, b: METHODS["bitwise_right_shift"](b, a),
-    "tensor": lambda data, dtype=None, **kw: arith.constant(data, dtype), "as_tensor": lambda data, dtype=None, **kw: arith.constant(data, dtype),
+    "__rlshift__": lambda a, b: METHODS["bitwise_left_shift"](b, a),
+    "__rrshift__": lambda a, b: METHODS["bitwise_right_shift"](b, a),
+    "tensor": lambda data, dtype=None, **kw: arith.constant(data, dtype),
+    "as_tensor": lambda data, dtype=None, **kw: arith.constant(data, dtype),
     "scalar_tensor": lambda data, dtype=None, **kw: arith.constant(data, dtype),
     "approx::tanh": _approximate_tanh,
 }
@@ -311,7 +314,8 @@ def unknown(shown: str, name: str):
     if name.rstrip("_") in RANDOM:
         return refuse_random(name)
     return refuse(f"{shown} is not supported in a mod",
-                  "it with torch.where, arithmetic and the functions listed in docs/writing_mods.md, or compute it outside and capture the result")
+                  "it with torch.where, arithmetic and the functions listed in docs/writing_mods.md, or compute it outside "
+                  "and capture the result")
 
 
 def dispatch(func, args, kwargs):

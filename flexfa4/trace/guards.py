@@ -22,8 +22,8 @@ import torch
 from .codes import reads
 
 MISSING = object()
-_CONSTANTS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), torch.dtype, torch.device, range, slice, torch.Size,
-              np.generic, enum.Enum, torch.layout, torch.memory_format)
+_CONSTANTS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), torch.dtype, torch.device, range, slice,
+              torch.Size, np.generic, enum.Enum, torch.layout, torch.memory_format)
 _TRUSTED = ("torch", "math", "cmath", "operator", "builtins", "numpy", "functools", "itertools", "typing", "enum", "collections",
             "dataclasses")
 _BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
@@ -268,8 +268,8 @@ class Walk:
                     self.visit(item, self.take(at, lambda v, g=group, n=name: v.__dict__[g].get(n, MISSING)))
 
 
-_CALLED = frozenset({"__call__", "__getitem__", "__len__", "__iter__", "__contains__", "__add__", "__radd__", "__mul__", "__rmul__",
-                     "__sub__", "__rsub__", "__eq__", "__lt__", "__le__", "__and__", "__or__", "__bool__", "__int__", "__float__",
+_CALLED = frozenset({"__call__", "__getitem__", "__len__", "__iter__", "__contains__", "__add__", "__radd__", "__mul__",
+                     "__rmul__",                      "__sub__", "__rsub__", "__eq__", "__lt__", "__le__", "__and__", "__or__", "__bool__", "__int__", "__float__",
                      "__index__", "forward", "__torch_function__"})
 
 

@@ -70,7 +70,8 @@ class Lanes(Symbolic):
 
 class View(Lanes):
     """A captured tensor with some indices given. `dims` holds, a tensor dimension, either the index node or a
-    range (start, step, size); `order` lists what is left as dimensions of the result: a tensor dimension, or None for a unit one."""
+    range (start, step, size); `order` lists what is left as dimensions of the result: a tensor dimension, or None
+    for a unit one."""
 
     __slots__ = ("capture", "fixed", "free", "order")
 
@@ -190,8 +191,9 @@ def missing_index(x: Lanes):
     shape = tuple(x.shape)
     if isinstance(x, View):
         total = len(x.fixed) + len(x.free)
-        return refuse(f"`{x.origin}` has {total} dimensions and {len(x.fixed)} of them are indexed, which leaves a vector of shape "
-                      f"{shape} instead of one number: an index is missing", f"{x.origin}[{', '.join(['...'] * total)}] with every index")
+        return refuse(f"`{x.origin}` has {total} dimensions and {len(x.fixed)} of them are indexed, which leaves a vector of "
+                      f"shape {shape} instead of one number: an index is missing",
+                      f"{x.origin}[{', '.join(['...'] * total)}] with every index")
     name = f" (from `{x.origin}`, one index is missing)" if x.origin else ""
     return refuse(f"a vector of shape {shape}{name} where one number is wanted", "every index of the captured tensor")
 

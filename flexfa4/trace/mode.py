@@ -1,5 +1,5 @@
-"""What happens, while a mod is traced, to torch calls that meet no traced value: constants, metadata, derived tensors, randomness,
-writes, values read on the host."""
+"""What happens, while a mod is traced, to torch calls that meet no traced value: constants, metadata, derived tensors,
+randomness, writes, values read on the host."""
 from __future__ import annotations
 
 import torch
@@ -23,8 +23,8 @@ METADATA = frozenset({
     "grad_fn", "is_sparse", "is_nested", "__repr__", "__format__", "__str__", "data_ptr", "ndimension", "get_device", "__hash__",
     "is_meta", "is_quantized", "names", "grad", "_version", "storage_offset", "is_cpu", "itemsize", "nbytes", "__dir__",
 })
-FIXED = frozenset({"dtype", "ndim", "dim", "ndimension", "is_floating_point", "is_complex", "finfo", "iinfo", "result_type", "itemsize",
-                   "element_size", "device", "is_cuda", "is_cpu", "get_device"})
+FIXED = frozenset({"dtype", "ndim", "dim", "ndimension", "is_floating_point", "is_complex", "finfo", "iinfo", "result_type",
+                   "itemsize",                    "element_size", "device", "is_cuda", "is_cpu", "get_device"})
 CREATE_SCALAR = frozenset({"tensor", "scalar_tensor", "full", "zeros", "ones", "as_tensor"})
 
 

@@ -115,7 +115,8 @@ def active() -> Recorder:
     """The recorder of the trace that is running in this thread."""
     found = getattr(_state, "recorder", None)
     if found is None:
-        raise refuse("a traced value is used outside the mod that made it", "the whole computation inside the mod; it must not store its arguments")
+        raise refuse("a traced value is used outside the mod that made it",
+                     "the whole computation inside the mod; it must not store its arguments")
     return found
 
 

@@ -11,11 +11,11 @@ import torch
 from ..errors import FlexError, TraceError
 from ..ir import DType, Graph, Node, Op, cast, node
 from ..ir.bound import BoundGraph, Origin
-from ..ir.graph import ARGUMENTS, rebuild, topological
+from ..ir.graph import ARGUMENTS, topological
 from . import arith, functions  # noqa: F401  (functions fills the table of methods)
 from .arrays import adopt_arrays
 from .dtypes import TO_TORCH
-from .lanes import Lanes, missing_index, whole
+from .lanes import Lanes, whole
 from .mode import TracingMode
 from .recorder import Recorder, is_user_file, recording, refuse
 from .tracer import Traced
@@ -55,7 +55,8 @@ def record(fn, kind: str, score_dtype: DType = DType.F32) -> tuple[BoundGraph, R
             raise _user_error(error, name, f"{file}:{line}") from error
     if before[0] != random.getstate() or not _same_state(before[1], _numpy_state()):
         raise refuse(f"{name} draws random numbers (Python's or numpy's random module): every position would get the same one, "
-                     "and the backward pass another", "a captured tensor of random numbers drawn before the call", f"{file}:{line}")
+                     "and the backward pass another", "a captured tensor of random numbers drawn before the call",
+                     f"{file}:{line}")
     return _finish(recorder, kind, root, file, line), recorder
 
 
@@ -88,9 +89,9 @@ def _arguments(fn, kind: str, score_dtype: DType, where: str) -> list[Traced]:
     try:
         signature.bind(*leaves)
     except TypeError as error:
-        raise TraceError(f"{where}: {kind}_mod has the signature {_shown(signature)}, which cannot take the {len(leaves)} positional "
-                         f"arguments of {SIGNATURES[kind]} ({error}). Write instead: {SIGNATURES[kind]}, with anything else bound by a "
-                         "closure, a default value or functools.partial.") from None
+        raise TraceError(f"{where}: {kind}_mod has the signature {_shown(signature)}, which cannot take the {len(leaves)} "
+                         f"positional arguments of {SIGNATURES[kind]} ({error}). Write instead: {SIGNATURES[kind]}, with anything else bound by "
+                         "a closure, a default value or functools.partial.") from None
     return leaves
 
 
@@ -116,7 +117,8 @@ def _root(result, kind: str, score_dtype: DType, where: str, name: str) -> Node:
         result = whole(result)
     if isinstance(result, Lanes):
         inner = f"`{result.origin}` is used with one index missing" if result.origin else "it has a dimension"
-        raise refuse(f"{name} returns a vector of shape {tuple(result.shape)} where a scalar (one number a position) is wanted: {inner}",
+        raise refuse(f"{name} returns a vector of shape {tuple(result.shape)} where a scalar (one number a position) "
+                     f"is wanted: {inner}",
                      f"an index for every dimension of {result.origin or 'each captured tensor'}", where)
     value = arith.lift(result)
     dtype = arith.dtype_of(value)
@@ -124,7 +126,8 @@ def _root(result, kind: str, score_dtype: DType, where: str, name: str) -> Node:
         if not dtype.is_bool:
             advice = ("score_mod for an additive mask (0 / -inf), or a comparison such as x > 0" if dtype.is_float
                       else "a comparison, such as x != 0")
-            raise refuse(f"{name} is a mask_mod and returns dtype {TO_TORCH[dtype]}; it must return a bool: True = attend", advice, where)
+            raise refuse(f"{name} is a mask_mod and returns dtype {TO_TORCH[dtype]}; it must return a bool: "
+                         "True = attend", advice, where)
         return arith.as_node(value, DType.BOOL)
     if dtype.is_bool:
         raise refuse(f"{name} is a {kind}_mod and returns a bool where a float is wanted", "it as mask_mod, or "
@@ -172,6 +175,6 @@ def _user_error(error: Exception, name: str, where: str) -> TraceError:
             break
     if "does not support ufuncs" in str(error):
         return refuse(f"{name} calls a numpy function on a traced value", "the torch function of the same name", where)
-    return TraceError(f"{where}: {name} raises {type(error).__name__} while it is traced: {error}. A mod is called once with traced "
-                      "values that stand for all positions. Write instead: torch functions and arithmetic on the arguments, "
+    return TraceError(f"{where}: {name} raises {type(error).__name__} while it is traced: {error}. A mod is called once with "
+                      "traced values that stand for all positions. Write instead: torch functions and arithmetic on the arguments, "
                       "and indices into captured tensors.")

@@ -1,4 +1,7 @@
-"""Every operation on 0-d values: the traced dtype is torch's own, and so is the value. torch on plain tensors is the reference."""
+"""Every operation on 0-d values: the traced dtype is torch's own, and so is the value.
+
+torch on plain tensors is the reference.
+"""
 import math
 import operator
 
@@ -22,14 +25,15 @@ BINARY = {
 }
 FUNCTIONS = {
     "minimum": torch.minimum, "maximum": torch.maximum, "fmod": torch.fmod, "remainder": torch.remainder, "atan2": torch.atan2,
-    "div_floor": lambda a, b: torch.div(a, b, rounding_mode="floor"), "div_trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "div_floor": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "div_trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "logical_and": torch.logical_and, "logical_or": torch.logical_or, "logical_xor": torch.logical_xor, "fmin": torch.fmin,
     "fmax": torch.fmax, "clamp_tensor": lambda a, b: torch.clamp(a, max=b), "where": lambda a, b: torch.where(a == b, a, b),
     "hypot": torch.hypot, "logaddexp": torch.logaddexp, "masked_fill": lambda a, b: a.masked_fill(a == a, b.to(a.dtype)),
 }
 UNARY = {name: getattr(torch, name) for name in (
-    "abs", "neg", "sign", "floor", "ceil", "round", "trunc", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt",
-    "reciprocal", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "atan", "square", "logical_not", "bitwise_not", "isnan", "isinf",
+    "abs", "neg", "sign", "floor", "ceil", "round", "trunc", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt",
+    "rsqrt", "reciprocal", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "atan", "square", "logical_not", "bitwise_not", "isnan", "isinf",
     "isfinite", "relu", "positive", "sinh", "cosh", "erfc", "asin", "acos", "frac", "nan_to_num", "zeros_like", "ones_like")}
 UNARY |= {"gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu, "softplus": torch.nn.functional.softplus,
           "elu": torch.nn.functional.elu, "leaky_relu": torch.nn.functional.leaky_relu, "mish": torch.nn.functional.mish,
