@@ -1,6 +1,7 @@
 """numpy arrays as captures.
 
-numpy asks nobody before it turns an index into an integer, so a mod that indexes an array with a traced value is called as a copy of itself whose arrays are of a subclass that does ask. The user's function and arrays stay untouched.
+numpy asks nobody before it turns an index into an integer, so a mod that indexes an array with a traced value is called as a
+copy of itself whose arrays are of a subclass that does ask. The user's function and arrays stay untouched.
 """
 from __future__ import annotations
 

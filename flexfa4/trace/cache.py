@@ -22,7 +22,7 @@ ENTRIES_PER_CODE = 16
 
 _entries: dict[tuple, tuple["Entry", ...]] = {}
 _owners: dict[int, weakref.ref] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()        # re-entered where collecting garbage inside it ends a code object's life
 
 
 @dataclass(eq=False)
@@ -88,16 +88,19 @@ def _bind_anew(fn, kind: str, score_dtype: DType, code, key: tuple) -> BoundGrap
     with _lock:
         owner = _owners.get(key[0])
         if owner is None or owner() is not code:
-            _owners[key[0]] = weakref.ref(code, lambda _, k=key[0]: _forget(k))
+            _owners[key[0]] = weakref.ref(code, _forgetter(key[0]))
         _entries[key] = (entry, *_entries.get(key, ())[:ENTRIES_PER_CODE - 1])
     return bound
 
 
-def _forget(code_id: int) -> None:
-    with _lock:
-        _owners.pop(code_id, None)
-        for key in [k for k in _entries if k[0] == code_id]:
-            del _entries[key]
+def _forgetter(code_id: int, entries=_entries, owners=_owners, lock=_lock):
+    """The callback for the death of a code object; it needs no module globals, which are gone when the interpreter shuts down."""
+    def forget(_) -> None:
+        with lock:
+            owners.pop(code_id, None)
+            for key in [k for k in list(entries) if k[0] == code_id]:
+                entries.pop(key, None)
+    return forget
 
 
 def _code_of(fn) -> types.CodeType | None:

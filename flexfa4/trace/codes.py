@@ -35,7 +35,7 @@ def reads(code: types.CodeType) -> Reads:
         return found[1]
     result = _analyse(code)
     key = id(code)
-    _known[key] = (weakref.ref(code, lambda _, key=key: _known.pop(key, None)), result)
+    _known[key] = (weakref.ref(code, lambda _, key=key, known=_known: known.pop(key, None)), result)
     return result
 
 

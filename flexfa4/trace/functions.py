@@ -270,7 +270,8 @@ OTHERS: dict[str, Callable] = {
     "max": _reduction("max", compose.max_lanes), "min": _reduction("min", compose.min_lanes),
     **{name: _reduction(name, None) for name in (
         "topk", "softmax", "log_softmax", "sort", "argsort", "argmax", "argmin", "cumsum", "cumprod", "prod", "norm", "std",
-        "var",         "median", "logsumexp", "kthvalue", "unique", "nonzero", "count_nonzero", "quantile", "aminmax", "mode", "histc")},
+        "var", "median", "logsumexp", "kthvalue", "unique", "nonzero", "count_nonzero", "quantile",
+        "aminmax", "mode", "histc")},
     "dot": _matmul, "matmul": _matmul, "inner": _matmul, "stack": _stack, "embedding": _embedding,
     "unsqueeze": _unsqueeze, "squeeze": _squeeze, "isin": _isin, "bucketize": _bucketize,
     "searchsorted": lambda boundaries, x, **kw: _bucketize(x, boundaries, **kw),

@@ -137,7 +137,8 @@ class Walk:
 
     def _function(self, fn: types.FunctionType, at: int) -> None:
         code = fn.__code__
-        self.guards.append(lambda regs: type(v := regs[at]) is types.FunctionType and v.__code__ is code)
+        code_ref = weakref.ref(code)       # weak: the cache forgets its entries when a code object dies
+        self.guards.append(lambda regs: type(v := regs[at]) is types.FunctionType and v.__code__ is code_ref())
         if not self._once(fn):
             self._identity(fn, at)
             return
@@ -269,8 +270,8 @@ class Walk:
 
 
 _CALLED = frozenset({"__call__", "__getitem__", "__len__", "__iter__", "__contains__", "__add__", "__radd__", "__mul__",
-                     "__rmul__",                      "__sub__", "__rsub__", "__eq__", "__lt__", "__le__", "__and__", "__or__", "__bool__", "__int__", "__float__",
-                     "__index__", "forward", "__torch_function__"})
+                     "__rmul__", "__sub__", "__rsub__", "__eq__", "__lt__", "__le__", "__and__", "__or__", "__bool__", "__int__",
+                     "__float__", "__index__", "forward", "__torch_function__"})
 
 
 def _frozen(cls: type) -> bool:

@@ -24,7 +24,7 @@ METADATA = frozenset({
     "is_meta", "is_quantized", "names", "grad", "_version", "storage_offset", "is_cpu", "itemsize", "nbytes", "__dir__",
 })
 FIXED = frozenset({"dtype", "ndim", "dim", "ndimension", "is_floating_point", "is_complex", "finfo", "iinfo", "result_type",
-                   "itemsize",                    "element_size", "device", "is_cuda", "is_cpu", "get_device"})
+                   "itemsize", "element_size", "device", "is_cuda", "is_cpu", "get_device"})
 CREATE_SCALAR = frozenset({"tensor", "scalar_tensor", "full", "zeros", "ones", "as_tensor"})
 
 

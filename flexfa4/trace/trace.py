@@ -90,7 +90,8 @@ def _arguments(fn, kind: str, score_dtype: DType, where: str) -> list[Traced]:
         signature.bind(*leaves)
     except TypeError as error:
         raise TraceError(f"{where}: {kind}_mod has the signature {_shown(signature)}, which cannot take the {len(leaves)} "
-                         f"positional arguments of {SIGNATURES[kind]} ({error}). Write instead: {SIGNATURES[kind]}, with anything else bound by "
+                         f"positional arguments of {SIGNATURES[kind]} ({error}). Write instead: {SIGNATURES[kind]}, "
+                         "with anything else bound by "
                          "a closure, a default value or functools.partial.") from None
     return leaves
 
@@ -176,5 +177,5 @@ def _user_error(error: Exception, name: str, where: str) -> TraceError:
     if "does not support ufuncs" in str(error):
         return refuse(f"{name} calls a numpy function on a traced value", "the torch function of the same name", where)
     return TraceError(f"{where}: {name} raises {type(error).__name__} while it is traced: {error}. A mod is called once with "
-                      "traced values that stand for all positions. Write instead: torch functions and arithmetic on the arguments, "
-                      "and indices into captured tensors.")
+                      "traced values that stand for all positions. Write instead: torch functions and arithmetic on the "
+                      "arguments, and indices into captured tensors.")

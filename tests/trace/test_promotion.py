@@ -33,8 +33,9 @@ FUNCTIONS = {
 }
 UNARY = {name: getattr(torch, name) for name in (
     "abs", "neg", "sign", "floor", "ceil", "round", "trunc", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt",
-    "rsqrt", "reciprocal", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "atan", "square", "logical_not", "bitwise_not", "isnan", "isinf",
-    "isfinite", "relu", "positive", "sinh", "cosh", "erfc", "asin", "acos", "frac", "nan_to_num", "zeros_like", "ones_like")}
+    "rsqrt", "reciprocal", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "atan", "square", "logical_not", "bitwise_not", "isnan",
+    "isinf", "isfinite", "relu", "positive", "sinh", "cosh", "erfc", "asin", "acos", "frac",
+    "nan_to_num", "zeros_like", "ones_like")}
 UNARY |= {"gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu, "softplus": torch.nn.functional.softplus,
           "elu": torch.nn.functional.elu, "leaky_relu": torch.nn.functional.leaky_relu, "mish": torch.nn.functional.mish,
           "logsigmoid": torch.nn.functional.logsigmoid, "hardswish": torch.nn.functional.hardswish, "pow2": lambda x: x ** 2,
