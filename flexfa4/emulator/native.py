@@ -1,5 +1,6 @@
 """ctypes face of the C++ core: the handler table, programs and launches."""
 import ctypes
+import weakref
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -75,9 +76,7 @@ class Loaded:
         self.handle = library().emu_program(p.ins.ctypes.data, len(p.ins), p.pool.ctypes.data, len(p.pool), ctypes.addressof(fills),
                                             len(p.fills), p.reg_bytes)
 
-    def __del__(self):
-        if getattr(self, "handle", None):
-            library().emu_program_free(self.handle)
+        weakref.finalize(self, library().emu_program_free, self.handle)
 
     def where(self, message: str) -> str:
         """Adds the source line that `.loc` gives to a message that starts with "line N:"."""
