@@ -42,7 +42,9 @@ class Analysis:
     def __init__(self, bound: BoundGraph, limits: Mapping[Op, tuple[int, int]], space: Space):
         self.bound, self.limits, self.space = bound, limits, space
         self.tables = Tables(bound.tensors, space)
-        self.pairs = _label_pairs(bound.graph)
+        made = {n: self.tables.labels(pair) for n, pair in _label_pairs(bound.graph).items()}
+        self.labels = {n: table for n, table in made.items() if table is not None}
+        self.order = self._needed()
         self._breaks: dict[Op, np.ndarray] = {}
 
     def breaks(self, axis: Op) -> np.ndarray:
@@ -55,9 +57,20 @@ class Analysis:
         """The root's bounds. env: (lo, hi), both included, for each index leaf (int64 arrays or Python ints, broadcastable) and
         optionally for SCORE, OUT and LSE (float64; any value if left out)."""
         known: dict[Node, Interval] = {}
-        for n in self.bound.graph.nodes:
+        for n in self.order:
             known[n] = self._bounds(n, known, env)
         return known[self.bound.graph.root]
+
+    def _needed(self) -> list[Node]:
+        """The nodes that the root's bounds are made of, arguments first: an equality of labels asks for the indices of its look-ups,
+        not for what they read."""
+        wanted, order = {self.bound.graph.root}, []
+        for n in reversed(self.bound.graph.nodes):
+            if n in wanted:
+                order.append(n)
+                table = self.labels.get(n)
+                wanted.update(n.args if table is None else [i for load in table.pair.loads for i in load.args])
+        return order[::-1]
 
     def _bounds(self, n: Node, known: dict[Node, Interval], env: Mapping[Op, tuple]) -> Interval:
         if n.op in env:
@@ -73,10 +86,8 @@ class Analysis:
         if n.op in (Op.EQ, Op.NE):
             if n.args[0] is n.args[1] and not n.args[0].dtype.is_float:
                 return boolean(n.op is Op.EQ, n.op is Op.EQ, poison=known[n.args[0]].poison)
-            pair = self.pairs.get(n)
-            labels = self.tables.labels(pair) if pair is not None else None
-            if labels is not None:
-                return labels.compare(n, known)
+            if n in self.labels:
+                return self.labels[n].compare(n, known)
         return INTERVAL[n.op](self.space, n, *(known[a] for a in n.args))
 
 

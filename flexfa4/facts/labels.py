@@ -79,35 +79,38 @@ class LabelTable:
         return cls(pair, runs, arrays[0].shape, tuple(r.shape[-1] for r in rows), space)
 
     def compare(self, n: Node, known: dict[Node, Interval]) -> Interval:
-        """Bounds of the EQ or NE node."""
+        """Bounds of the EQ or NE node, from those of the indices of its two look-ups."""
         poison, found = False, []
         for side, load in enumerate(self.pair.loads):
             table = side if len(self.sizes) == 2 else 0
-            lo, hi, bad = self._places(load, table, known)
+            names, bad = self._range(load, table, known)
             poison = either(poison, bad)
-            shift = self.sizes[0] if table else 0
-            found.append(self._range(known, load, lo + shift, hi + shift))
+            found.append(names)
         (a_lo, a_hi, a_marks), (b_lo, b_hi, b_marks) = found
         must, may = (a_lo == b_hi) & (a_hi == b_lo), (a_lo <= b_hi) & (b_lo <= a_hi)
         if a_marks is not None:
             may = may & ((a_marks & b_marks) != 0)
         return boolean(must, may, poison) if n.op is Op.EQ else boolean(negate(may), negate(must), poison)
 
-    def _places(self, load: Node, table: int, known: dict[Node, Interval]) -> tuple:
-        poison = known[load].poison
-        lo, hi, _ = wrapped(self.space, known[load.args[self.pair.dim]], self.sizes[table])
-        return lo, hi, poison
-
-    def _range(self, known, load: Node, lo, hi) -> tuple:
+    def _range(self, load: Node, table: int, known: dict[Node, Interval]) -> tuple:
+        """((least name, greatest name, signature), may be out of range) of what a look-up reads."""
+        poison, places = False, []
+        for dim, (index, size) in enumerate(zip(load.args, self.dims)):
+            size = self.sizes[table] if dim == self.pair.dim else size
+            lo, hi, bad = wrapped(self.space, known[index], size)
+            poison = either(either(poison, known[index].poison), bad)
+            places.append((lo, hi))
+        lo, hi = places[self.pair.dim]
+        shift = self.sizes[0] if table else 0
         if len(self.dims) > 1:
-            places = [wrapped(self.space, known[i], size) for i, size in zip(load.args, self.dims)]
-            base = flat_row(places, self.dims, self.pair.dim) * self.runs.length
-            lo, hi = lo + base, hi + base
+            shift = shift + flat_row(places, self.dims, self.pair.dim) * self.runs.length
+        if not isinstance(shift, int) or shift:
+            lo, hi = lo + shift, hi + shift
         first, last = self.runs.of[lo], self.runs.of[hi]
         if self.rising:
-            return self.names[first], self.names[last], None
+            return (self.names[first], self.names[last], None), poison
         first, last = np.broadcast_arrays(first, last)
-        return self.low.query(first, last), self.high.query(first, last), self.marks.query(first, last)
+        return (self.low.query(first, last), self.high.query(first, last), self.marks.query(first, last)), poison
 
 
 def _by_first_appearance(values: np.ndarray, row: np.ndarray) -> np.ndarray:

@@ -18,6 +18,9 @@ _MORE_POINTS = ((0.0, 0.0), (1.0, 1.0), (0.5, 0.5), (0.25, 0.75), (0.75, 0.25), 
 _PARTS = 4
 _CUTS = 2
 _LEAST_SIDE = 8
+# Points evaluated at once. Below 32,768 elements torch stays on one thread, and handing so little work to others costs more than it
+# saves, far more where the cores are busy.
+_SERIAL = 16384
 # What the analysis of one cell costs, in evaluations of an element.
 _ANALYSIS = 16
 
@@ -57,12 +60,16 @@ class Settler:
     def _look(self, cells: Cells, points) -> np.ndarray:
         """Which values are among the points of each tile: bit 0 for false, bit 1 for true."""
         fq, fk = (np.array(f)[:, None] for f in zip(*points))
-        # Rounded up, so that a small fraction is the neighbour of a corner.
-        q = cells.q0 + np.ceil((cells.q1 - cells.q0) * fq).astype(np.int64)
-        k = cells.k0 + np.ceil((cells.k1 - cells.k0) * fk).astype(np.int64)
-        value = np.broadcast_to(evaluate_at(self.bound, cells.b, cells.h, q, k, checked=False), q.shape)
-        some, every = value.any(axis=0), value.all(axis=0)
-        return (~every).astype(np.uint8) | (some.astype(np.uint8) << 1)
+        bits = np.empty(len(cells), np.uint8)
+        step = max(1, _SERIAL // len(points))
+        for first in range(0, len(cells), step):
+            part = cells.take(slice(first, first + step))
+            # Rounded up, so that a small fraction is the neighbour of a corner.
+            q = part.q0 + np.ceil((part.q1 - part.q0) * fq).astype(np.int64)
+            k = part.k0 + np.ceil((part.k1 - part.k0) * fk).astype(np.int64)
+            value = np.broadcast_to(evaluate_at(self.bound, part.b, part.h, q, k, checked=False), q.shape)
+            bits[first:first + step] = np.where(value.all(axis=0), np.uint8(0), _FALSE) | np.where(value.any(axis=0), _TRUE, np.uint8(0))
+        return bits
 
     def _close(self, cells: Cells, seen: np.ndarray) -> np.ndarray:
         """Kinds of tiles in whose points only one value was seen (`seen`: its bit, or none)."""
