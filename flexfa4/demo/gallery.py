@@ -77,11 +77,15 @@ def _reference(q, k, v, entry):
     return reference.attention(q, k, v, entry["score_mod"], entry["mask_mod"], out_mod=entry["out_mod"])[0]
 
 
-def errors(example: Example, dtype: torch.dtype) -> dict[str, float]:
-    """max |ours - reference| / max |reference| of the output and of each gradient, ours computed in `dtype`."""
+def errors(example: Example) -> tuple[dict[str, float], dict[str, float]]:
+    """max |ours - reference| / max |reference| of the output and of each gradient, ours computed in float32 and in float64."""
     expected = _results(example, torch.float64, _reference)
-    got = _results(example, dtype, _ours)
-    return {name: ((got[name].double() - e).abs().max() / e.abs().max()).item() for name, e in expected.items()}
+    single, double = (_results(example, dtype, _ours) for dtype in (torch.float32, torch.float64))
+
+    def relative(got: dict[str, torch.Tensor]) -> dict[str, float]:
+        return {name: ((got[name].double() - e).abs().max() / e.abs().max()).item() for name, e in expected.items()}
+
+    return relative(single), relative(double)
 
 
 @dataclass(frozen=True)
@@ -121,16 +125,8 @@ def examine(example: Example) -> Row:
     short, long = example(**SHORT), example(**LONG)
     spans, seconds = spans_of(long)
     natural, scheduled = schedule_ratios(long, spans)
-    return Row(
-        example.name,
-        spans,
-        seconds,
-        errors(short, torch.float32),
-        errors(short, torch.float64),
-        wrong_tiles(short),
-        natural,
-        scheduled,
-    )
+    single, double = errors(short)
+    return Row(example.name, spans, seconds, single, double, wrong_tiles(short), natural, scheduled)
 
 
 def wrong_tiles(example: Example) -> int:

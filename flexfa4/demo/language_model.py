@@ -142,6 +142,8 @@ def tiles_saved(lm: LanguageModel, ids: torch.Tensor, position_ids: torch.Tensor
 def greedy(lm: LanguageModel, checks: Checks) -> str:
     """64 greedy tokens with the cache, under the model's own attention and flexfa4's."""
     ids = lm.tokens(PROMPT)
+    for implementation in ("eager", "flexfa4"):
+        lm.generate(implementation, ids, 2)  # what happens once should not be timed
     expected, expected_logits, own_seconds = lm.generate("eager", ids, NEW_TOKENS)
     got, got_logits, seconds = lm.generate("flexfa4", ids, NEW_TOKENS)
     checks.equal("language model: equal greedy tokens", int((expected == got).sum()), NEW_TOKENS)

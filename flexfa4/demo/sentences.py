@@ -24,7 +24,7 @@ from . import texts
 from .checks import Checks
 from .tiles import saved
 
-SENTENCES = 320
+SENTENCES = 256
 BATCH = 32
 COSINE_BAR = 0.9999
 
@@ -42,17 +42,18 @@ def load() -> tuple[transformers.PreTrainedTokenizerBase, transformers.PreTraine
 
 @torch.no_grad()
 def padded(tokenizer, model, sentences: list[str], bar: tqdm) -> tuple[torch.Tensor, int]:
-    """Mean-pooled unit embeddings [sentences, 384] from batches padded to their longest, in the given order; and how many
-    tokens that was with padding."""
+    """Mean-pooled unit embeddings [sentences, 384] from padded batches of sentences of like length (the usual way), in the
+    given order; and how many tokens that was with padding."""
     model.set_attn_implementation("eager")
+    order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
     pooled, used = [], 0
-    for begin in range(0, len(sentences), BATCH):
-        inputs = tokenizer(sentences[begin : begin + BATCH], return_tensors="pt", padding=True)
+    for begin in range(0, len(order), BATCH):
+        inputs = tokenizer([sentences[i] for i in order[begin : begin + BATCH]], return_tensors="pt", padding=True)
         hidden, real = model(**inputs).last_hidden_state, inputs.attention_mask[..., None]
         pooled.append((hidden * real).sum(1) / real.sum(1))
         used += inputs.input_ids.numel()
         bar.update(len(inputs.input_ids))
-    return F.normalize(torch.cat(pooled), dim=-1), used
+    return F.normalize(torch.cat(pooled), dim=-1)[torch.tensor(order).argsort()], used
 
 
 @torch.no_grad()
