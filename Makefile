@@ -10,7 +10,8 @@ VENV    := .venv
 PYTHON  :=
 WORKERS := 2
 RUN     := $(VENV)/bin/python
-PYTEST  := OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n $(WORKERS) --dist worksteal
+# Workers must collect the same tests in the same order, also where a test's parameters come from a set: hence the hash seed.
+PYTEST  := OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(RUN) -m pytest -q -n $(WORKERS) --dist worksteal
 
 .PHONY: demo test test-fast lint bench setup-demo setup-test
 
