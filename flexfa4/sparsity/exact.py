@@ -18,9 +18,9 @@ _MORE_POINTS = ((0.0, 0.0), (1.0, 1.0), (0.5, 0.5), (0.25, 0.75), (0.75, 0.25), 
 _PARTS = 4
 _CUTS = 2
 _LEAST_SIDE = 8
-# Points evaluated at once. Below 32,768 elements torch stays on one thread, and handing so little work to others costs more than it
-# saves, far more where the cores are busy.
-_SERIAL = 16384
+# Points evaluated at once: without look-ups, and with. Up to there torch stays on one thread (its grain is 32,768 elements, and 3,000
+# for indexing), and handing so little work to others costs more than it saves, far more where the cores are busy.
+_SERIAL, _SERIAL_LOOKUPS = 32767, 2999
 # What the analysis of one cell costs, in evaluations of an element.
 _ANALYSIS = 16
 
@@ -61,7 +61,7 @@ class Settler:
         """Which values are among the points of each tile: bit 0 for false, bit 1 for true."""
         fq, fk = (np.array(f)[:, None] for f in zip(*points))
         bits = np.empty(len(cells), np.uint8)
-        step = max(1, _SERIAL // len(points))
+        step = max(1, (_SERIAL_LOOKUPS if self.bound.tensors else _SERIAL) // len(points))
         for first in range(0, len(cells), step):
             part = cells.take(slice(first, first + step))
             # Rounded up, so that a small fraction is the neighbour of a corner.

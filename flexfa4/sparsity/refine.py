@@ -17,7 +17,7 @@ from .spans import Kind, Spans, Tiling, spans_from_segments
 # An undecided square is cut into this many parts along each axis.
 _FAN = 4
 # Squares along each axis of the coarsest grid, at most.
-_COARSEST = 8
+_COARSEST = 32
 # Squares looked at together: their arrays stay in the last-level cache, and memory stays bounded where nothing can be skipped.
 _BATCH = 1 << 17
 _CHILD_I, _CHILD_J = (x.reshape(1, -1) for x in np.indices((_FAN, _FAN)))

@@ -1,0 +1,156 @@
+"""How long a BlockMask takes to build and what it weighs, against the bars, and against torch's create_block_mask in the same run.
+
+    python benchmarks/masks.py [--no-torch]      prints the table, writes results/masks.{json,md}
+
+One sample is one call of create_block_mask and one of spans, on a function compiled from source for that sample alone, so that it is
+traced each time; the process is warm (one untimed sample with other data). The table shows the median and the slowest of the samples; the
+median is held against the bar. torch's own function runs on the same machine, after ours, with the same number of threads: once
+eager, and compiled once untimed and then the best of three.
+"""
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Callable
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from flexfa4 import block_mask_from_tiles, create_block_mask  # noqa: E402
+
+TILE = 128
+MILLION = 1 << 20
+SAMPLES = 15
+DOCUMENTS = 1000
+
+
+def fresh(source: str, **captured) -> Callable:
+    """A mask function with a code object of its own, which no cache can know."""
+    names = ", ".join(captured)
+    namespace: dict = {}
+    exec(f"def make({names}):\n    return lambda b, h, q, kv: {source}", namespace)
+    return namespace["make"](**captured)
+
+
+def labels(tokens: int, order: str, seed: int = 0, count: int = DOCUMENTS) -> torch.Tensor:
+    """int32 [tokens]: ragged documents, numbered in rising order, in arbitrary order, or so that some numbers come back."""
+    rng = np.random.default_rng(seed)
+    cuts = np.sort(rng.choice(np.arange(1, tokens), count - 1, replace=False))
+    names = np.arange(count) if order == "rising" else rng.permutation(count)
+    if order == "recurring":
+        names[[700, 850, 990]] = names[[3, 10, 500]]
+    return torch.from_numpy(np.repeat(names, np.diff(np.concatenate([[0], cuts, [tokens]]))).astype(np.int32))
+
+
+def functions() -> dict[str, Callable]:
+    """Name -> seed -> mask function."""
+    document = "(q >= kv) & (doc[q] == doc[kv])"
+    return {
+        "causal": lambda seed: fresh("q >= kv"),
+        "window 1024": lambda seed: fresh("(q >= kv) & (q - kv < 1024)"),
+        "documents + causal": lambda seed: fresh(document, doc=labels(MILLION, "rising", seed)),
+        "documents + causal, labels in any order": lambda seed: fresh(document, doc=labels(MILLION, "shuffled", seed)),
+        "documents + causal, labels that come back": lambda seed: fresh(document, doc=labels(MILLION, "recurring", seed)),
+    }
+
+
+# name -> (bar in ms, bar in KiB)
+BARS = {
+    "causal": (15, 256), "window 1024": (15, 256), "documents + causal": (25, None),
+    "documents + causal, labels in any order": (25, None), "documents + causal, labels that come back": (100, None),
+    "random tiles (10%) as data": (15, 1024),
+}
+
+
+def timed(build: Callable, make: Callable, samples: int = SAMPLES) -> tuple[list[float], object]:
+    """Milliseconds of each sample, and the last spans."""
+    times, spans = [], None
+    for seed in range(samples + 1):
+        prepared = make(seed)
+        begin = time.perf_counter()
+        spans = build(prepared)
+        times.append(1e3 * (time.perf_counter() - begin))
+    return times[1:], spans
+
+
+def ours() -> list[dict]:
+    rows = []
+    cases = [(name, MILLION, lambda f: create_block_mask(f, None, None, MILLION, MILLION).spans(TILE, TILE), make)
+             for name, make in functions().items()]
+    side = 131072 // TILE
+    cases.append(("random tiles (10%) as data", 131072, lambda t: block_mask_from_tiles(t, 131072, 131072, TILE).spans(TILE, TILE),
+                  lambda seed: torch.rand(1, 1, side, side, generator=torch.Generator().manual_seed(seed)) < 0.1))
+    for name, tokens, build, make in cases:
+        times, spans = timed(build, make)
+        bar_ms, bar_kib = BARS[name]
+        row = dict(mask=name, tokens=tokens, median_ms=statistics.median(times), slowest_ms=max(times), bar_ms=bar_ms,
+                   kib=spans.nbytes / 1024, bar_kib=bar_kib, runs=len(spans.compact))
+        row["met"] = row["median_ms"] <= bar_ms and (bar_kib is None or row["kib"] <= bar_kib)
+        rows.append(row)
+        print(f"{name:42s} {tokens:8d}  median {row['median_ms']:7.2f} ms  slowest {row['slowest_ms']:7.2f}  bar {bar_ms:4d} ms  "
+              f"{row['kib']:8.1f} KiB  bar {bar_kib or '-'}  {'met' if row['met'] else 'MISSED'}", flush=True)
+    return rows
+
+
+def against_torch(tokens: int = 32768) -> list[dict]:
+    """Causal and documents + causal at 32,768 tokens: ours, torch compiled, torch eager."""
+    from torch.nn.attention.flex_attention import create_block_mask as torch_create
+
+    def ask(function, mask_mod):
+        begin = time.perf_counter()
+        function(mask_mod, None, None, tokens, tokens, device="cpu")
+        return 1e3 * (time.perf_counter() - begin)
+
+    cases = {"causal": lambda seed: fresh("q >= kv"),
+             "documents + causal": lambda seed: fresh("(q >= kv) & (doc[q] == doc[kv])", doc=labels(tokens, "rising", seed, 32))}
+    rows = []
+    for name, make in cases.items():
+        times, _ = timed(lambda f: create_block_mask(f, None, None, tokens, tokens).spans(TILE, TILE), make, 100)
+        mask_mod, compiled_function = make(0), torch.compile(torch_create)
+        ask(compiled_function, mask_mod)
+        compiled = min(ask(compiled_function, mask_mod) for _ in range(3))
+        eager = ask(torch_create, mask_mod)
+        mine = statistics.median(times)
+        row = dict(mask=name, tokens=tokens, median_ms=mine, compiled_ms=compiled, eager_ms=eager, over_compiled=compiled / mine,
+                   over_eager=eager / mine)
+        row["met"] = row["over_compiled"] >= 300 and row["over_eager"] >= 5000
+        rows.append(row)
+        print(f"{name} at {tokens}: ours {mine:.3f} ms, torch compiled {compiled:.0f} ms ({row['over_compiled']:.0f}x, bar 300x), "
+              f"torch eager {eager:.0f} ms ({row['over_eager']:.0f}x, bar 5000x)  {'met' if row['met'] else 'MISSED'}", flush=True)
+    return rows
+
+
+def report(rows: list[dict], torch_rows: list[dict]) -> str:
+    lines = [f"Tile {TILE}, {torch.get_num_threads()} threads, torch {torch.__version__}, median of {SAMPLES} samples; tracing is part "
+             "of each sample (see benchmarks/masks.py for the method).", "",
+             "| mask | tokens | median ms | slowest ms | bar ms | KiB | bar KiB | runs | met |", "|---|--:|--:|--:|--:|--:|--:|--:|---|"]
+    for r in rows:
+        lines.append(f"| {r['mask']} | {r['tokens']:,} | {r['median_ms']:.2f} | {r['slowest_ms']:.2f} | {r['bar_ms']} | {r['kib']:.0f} | "
+                     f"{r['bar_kib'] or ''} | {r['runs']:,} | {'yes' if r['met'] else 'no'} |")
+    if torch_rows:
+        lines += ["", "| 32,768 tokens | flexfa4 ms, traced and built | torch compiled ms | times ours (bar 300) | torch eager ms | "
+                  "times ours (bar 5,000) | met |", "|---|--:|--:|--:|--:|--:|---|"]
+    for t in torch_rows:
+        lines.append(f"| {t['mask']} | {t['median_ms']:.3f} | {t['compiled_ms']:.0f} | {t['over_compiled']:.0f} | {t['eager_ms']:.0f} | "
+                     f"{t['over_eager']:.0f} | {'yes' if t['met'] else 'no'} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    torch.set_num_threads(2)
+    rows = ours()
+    torch_rows = [] if "--no-torch" in sys.argv else against_torch()
+    results = ROOT / "benchmarks" / "results"
+    results.mkdir(exist_ok=True)
+    (results / "masks.json").write_text(json.dumps(dict(bars=rows, torch=torch_rows), indent=1) + "\n")
+    (results / "masks.md").write_text(report(rows, torch_rows))
+
+
+if __name__ == "__main__":
+    main()
