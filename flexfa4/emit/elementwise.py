@@ -5,6 +5,7 @@ their softmax: a thread owns `rows` rows of `columns` neighbouring columns.
 """
 from __future__ import annotations
 
+import tempfile
 import time
 from dataclasses import dataclass, field
 from typing import Optional
@@ -118,8 +119,8 @@ def compile(graph: Graph, arch: str = "sm_100a", precise: bool = False, fragment
                                       stride=tuple(cute.sym_int64() for _ in range(max(1, c.rank)))) for c in graph.captures)
     slots = tuple(kind(0) for kind in slot_types(graph, assume))
     # An empty tuple is no argument type of the DSL; None is.
-    compiled = cute.compile(Elementwise(graph, fragment, precise, assume), x, lse, y, captures or None, slots or None,
-                            make_fake_stream(),
-                            options=f"--gpu-arch {arch} --keep-ptx --keep-cubin")
+    with tempfile.TemporaryDirectory(prefix="flexfa4-") as dumps:   # keeping the PTX writes it to a file as well
+        compiled = cute.compile(Elementwise(graph, fragment, precise, assume), x, lse, y, captures or None, slots or None,
+                                make_fake_stream(), options=f"--gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dumps}")
     (facts,) = kernel_facts(compiled.__cubin__)
     return Compiled(compiled.__ptx__, facts, compiled.__cubin__, time.perf_counter() - began, compiled)

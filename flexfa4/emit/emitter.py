@@ -33,7 +33,7 @@ from .values import as_float, as_int, round_half, wrap
 _SMALL = frozenset({DType.U8, DType.I8, DType.I16})
 _HALF = frozenset({DType.F16, DType.BF16})
 # These give back one of their operands, or its negative: nothing to round.
-_EXACT_HALF = frozenset({Op.LOAD, Op.CONST, Op.WHERE, Op.MIN, Op.MAX, Op.NEG, Op.ABS, Op.SIGN, Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC})
+_EXACT_HALF = frozenset({Op.LOAD, Op.WHERE, Op.MIN, Op.MAX, Op.NEG, Op.ABS, Op.SIGN, Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC})
 _EXACT_SMALL = frozenset({Op.LOAD, Op.CONST, Op.SLOT, Op.WHERE, Op.MIN, Op.MAX, Op.AND, Op.OR, Op.XOR, Op.MOD, Op.FMOD, Op.SIGN, Op.SHR})
 _LEAF_NAMES = {"score": Op.SCORE, "b": Op.B, "h": Op.H, "q": Op.Q, "kv": Op.KV, "out": Op.OUT, "lse": Op.LSE, "d": Op.D}
 

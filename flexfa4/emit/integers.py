@@ -14,23 +14,31 @@ def _power_of_two(value) -> int | None:
 
 def floordiv(a, b, non_negative: bool):
     """Towards minus infinity: one shift by a power of two (floor on signed values too), an unsigned division where neither
-    side can be negative, else the signed division with its fix-up."""
+    side can be negative, else the same on the complement of what is negative."""
     shift = _power_of_two(b)
     if shift is not None:
         return a >> shift
-    if non_negative and not is_static(a):
-        return type(a)(unsigned(a) // unsigned(b))
-    return a // b
+    if is_static(a) and is_static(b):
+        return a // b
+    kind = type(a)
+    if non_negative:
+        return kind(unsigned(a) // unsigned(b))
+    # Not the DSL's own signed `//`: nvidia-cutlass-dsl 4.8.1 drops its fix-up where it takes the divisor to be positive, and
+    # rounds towards zero. ~x = -x - 1 turns floor into a division of numbers that are not negative.
+    if not (is_static(b) and static_number(b) > 0):
+        a, b = select(b < 0, -a, a, kind), absolute(b)
+    sign_bits = a >> (63 if isinstance(a, Int64) else 31)
+    return kind(unsigned(a ^ sign_bits) // unsigned(b)) ^ sign_bits
 
 
 def mod(a, b, non_negative: bool):
-    """Sign of the divisor. `%` of staged values is C's remainder, so the signed case goes through the floor division."""
+    """Sign of the divisor. The signed case goes through the floor division."""
     shift = _power_of_two(b)
     if shift is not None:
         return a & ((1 << shift) - 1)
     if non_negative and not is_static(a):
         return type(a)(unsigned(a) % unsigned(b))
-    return a - (a // b) * b
+    return a - floordiv(a, b, False) * b
 
 
 def truncdiv(a, b, non_negative: bool):

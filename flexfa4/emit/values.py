@@ -5,10 +5,14 @@ otherwise; every float -> Float32 (f16 and bf16 are rounded after each op, f64 i
 """
 from __future__ import annotations
 
+import math
+import struct
+
 import cutlass
 from cutlass import BFloat16, Boolean, Float16, Float32, Int32, Int64, Uint8, Uint32, Uint64
 
 from flexfa4.ir import DType
+from flexfa4.ir.dtypes import INT_RANGE
 
 # Element type of a captured tensor in memory. Bool tensors are passed as bytes.
 MEMORY_TYPE = {
@@ -56,16 +60,35 @@ def unsigned(value):
 
 def wrap(value, dtype: DType):
     """An Int32 reduced to the range of a small type, as torch's arithmetic on it wraps."""
+    if is_static(value):
+        low, high = INT_RANGE[dtype]
+        return Int32((static_number(value) - low) % (high - low + 1) + low)
     if dtype is DType.U8:
         return value & 255
     if dtype is DType.I8:
         return (value << 24) >> 24
     if dtype is DType.I16:
         return (value << 16) >> 16
-    return value
+    raise ValueError(f"{dtype!r} is no small integer type")
 
 
 def round_half(value, dtype: DType):
     """A Float32 rounded to f16 or bf16 and back; others as they are."""
     half = _HALVES.get(dtype)
-    return value if half is None or is_static(value) else Float32(half(value))
+    if half is None:
+        return value
+    return Float32(rounded_number(static_number(value), dtype)) if is_static(value) else Float32(half(value))
+
+
+def rounded_number(value: float, dtype: DType) -> float:
+    """A Python number rounded to f16 or bf16, to nearest even; what does not fit becomes infinite."""
+    if dtype is DType.F16:
+        try:
+            return struct.unpack("<e", struct.pack("<e", value))[0]
+        except OverflowError:
+            return math.copysign(math.inf, value)
+    if not math.isfinite(value):
+        return value
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    bits += 0x7FFF + (bits >> 16 & 1)
+    return struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))[0]

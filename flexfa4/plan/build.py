@@ -4,6 +4,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import gcd
 
+from flexfa4.facts.simplify import simplify
 from flexfa4.ir import DType, Graph
 from flexfa4.ir.text import show
 
@@ -60,7 +61,7 @@ def plan_forward(arch: str, dtype: DType, head_dim: int, head_dim_v: int, graphs
     packed, and are not kept. Raises BudgetError where no kernel fits."""
     tiles = {"sm100": lambda: sm100_tiles(head_dim, head_dim_v), "sm90": lambda: sm90_tiles(head_dim, head_dim_v),
              "tiled": TiledForward}[arch]()
-    texts = {g.kind: show(g) for g in graphs}
+    texts = {g.kind: show(simplify(g)) for g in graphs}
     narrow = Assumptions()
     plan = Plan(arch, dtype, tiles, assume=narrow if narrow.holds(lengths, literals) else WIDE, **texts)
     return replace(plan, pack=packed_heads(group, lengths[0], tiles.rows)) if arch != "tiled" else plan
