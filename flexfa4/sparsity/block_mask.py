@@ -16,6 +16,7 @@ from .compose import and_masks
 from .data import TileData, tile_data
 from .draw import picture
 from .host import on_host
+from .rebuild import FixedSpans, rebuild, reserve
 from .refine import Work
 from .spans import Kind, Spans, Tiling
 from .torch_interop import function_of, to_torch
@@ -67,6 +68,15 @@ class BlockMask:
             spans, self.work = build_spans(self.bound, tiling, transposed, self._data, self._own_mod is None)
             self._spans[key] = spans if device.type == "cpu" else spans.to(device)
         return self._spans[key]
+
+    def reserve(self, capacity: int, q_tile: int = 128, kv_tile: int = 128) -> FixedSpans:
+        """Buffers for `rebuild_into`, on the mask's device, for at most `capacity` runs."""
+        return reserve(Tiling(q_tile, kv_tile, *self.shape[2:], *self.mask_shape), capacity, self.device)
+
+    def rebuild_into(self, fixed: FixedSpans) -> None:
+        """Writes the spans that the captured tensors mean now into buffers from `reserve`, on the device and without waiting for it,
+        so that it can be captured in a CUDA graph. An overflow is told by `fixed.needed` and raised by `fixed.check()`."""
+        rebuild(self.bound, fixed)
 
     def check_fresh(self) -> None:
         """Makes the mask true to its captured tensors again: where one changed, or the function closes over others now, it is
