@@ -1,11 +1,12 @@
-"""How long a BlockMask takes to build and what it weighs, against the bars, and against torch's create_block_mask in the same run.
+"""How long a BlockMask takes to build and what it weighs, against the bars, and against torch's create_block_mask in
+the same run.
 
     python benchmarks/masks.py [--no-torch]      prints the table, writes results/masks.{json,md}
 
-One sample is one call of create_block_mask and one of spans, on a function compiled from source for that sample alone, so that it is
-traced each time; the process is warm (one untimed sample with other data). The table shows the median and the slowest of the samples; the
-median is held against the bar. torch's own function runs on the same machine, after ours, with the same number of threads: once
-eager, and compiled once untimed and then the best of three.
+One sample is one call of create_block_mask and one of spans, on a function compiled from source for that sample
+alone, so that it is traced each time; the process is warm (one untimed sample with other data). The table shows the
+median and the slowest of the samples; the median is held against the bar. torch's own function runs on the same
+machine, after ours, with the same number of threads: once eager, and compiled once untimed and then the best of three.
 """
 from __future__ import annotations
 
@@ -84,7 +85,8 @@ def ours() -> list[dict]:
     cases = [(name, MILLION, lambda f: create_block_mask(f, None, None, MILLION, MILLION).spans(TILE, TILE), make)
              for name, make in functions().items()]
     side = 131072 // TILE
-    cases.append(("random tiles (10%) as data", 131072, lambda t: block_mask_from_tiles(t, 131072, 131072, TILE).spans(TILE, TILE),
+    cases.append(("random tiles (10%) as data", 131072,
+                  lambda t: block_mask_from_tiles(t, 131072, 131072, TILE).spans(TILE, TILE),
                   lambda seed: torch.rand(1, 1, side, side, generator=torch.Generator().manual_seed(seed)) < 0.1))
     for name, tokens, build, make in cases:
         times, spans = timed(build, make)
@@ -121,24 +123,26 @@ def against_torch(tokens: int = 32768) -> list[dict]:
                    over_eager=eager / mine)
         row["met"] = row["over_compiled"] >= 300 and row["over_eager"] >= 5000
         rows.append(row)
-        print(f"{name} at {tokens}: ours {mine:.3f} ms, torch compiled {compiled:.0f} ms ({row['over_compiled']:.0f}x, bar 300x), "
-              f"torch eager {eager:.0f} ms ({row['over_eager']:.0f}x, bar 5000x)  {'met' if row['met'] else 'MISSED'}", flush=True)
+        print(f"{name} at {tokens}: ours {mine:.3f} ms, torch compiled {compiled:.0f} ms ({row['over_compiled']:.0f}x, "
+              f"bar 300x), torch eager {eager:.0f} ms ({row['over_eager']:.0f}x, bar 5000x)  "
+              f"{'met' if row['met'] else 'MISSED'}", flush=True)
     return rows
 
 
 def report(rows: list[dict], torch_rows: list[dict]) -> str:
-    lines = [f"Tile {TILE}, {torch.get_num_threads()} threads, torch {torch.__version__}, median of {SAMPLES} samples; tracing is part "
-             "of each sample (see benchmarks/masks.py for the method).", "",
-             "| mask | tokens | median ms | slowest ms | bar ms | KiB | bar KiB | runs | met |", "|---|--:|--:|--:|--:|--:|--:|--:|---|"]
+    lines = [f"Tile {TILE}, {torch.get_num_threads()} threads, torch {torch.__version__}, median of {SAMPLES} samples; tracing "
+             "is part of each sample (see benchmarks/masks.py for the method).", "",
+             "| mask | tokens | median ms | slowest ms | bar ms | KiB | bar KiB | runs | met |",
+             "|---|--:|--:|--:|--:|--:|--:|--:|---|"]
     for r in rows:
-        lines.append(f"| {r['mask']} | {r['tokens']:,} | {r['median_ms']:.2f} | {r['slowest_ms']:.2f} | {r['bar_ms']} | {r['kib']:.0f} | "
-                     f"{r['bar_kib'] or ''} | {r['runs']:,} | {'yes' if r['met'] else 'no'} |")
+        lines.append(f"| {r['mask']} | {r['tokens']:,} | {r['median_ms']:.2f} | {r['slowest_ms']:.2f} | {r['bar_ms']} | "
+                     f"{r['kib']:.0f} | {r['bar_kib'] or ''} | {r['runs']:,} | {'yes' if r['met'] else 'no'} |")
     if torch_rows:
-        lines += ["", "| 32,768 tokens | flexfa4 ms, traced and built | torch compiled ms | times ours (bar 300) | torch eager ms | "
-                  "times ours (bar 5,000) | met |", "|---|--:|--:|--:|--:|--:|---|"]
+        lines += ["", "| 32,768 tokens | flexfa4 ms, traced and built | torch compiled ms | times ours (bar 300) | "
+                  "torch eager ms | times ours (bar 5,000) | met |", "|---|--:|--:|--:|--:|--:|---|"]
     for t in torch_rows:
-        lines.append(f"| {t['mask']} | {t['median_ms']:.3f} | {t['compiled_ms']:.0f} | {t['over_compiled']:.0f} | {t['eager_ms']:.0f} | "
-                     f"{t['over_eager']:.0f} | {'yes' if t['met'] else 'no'} |")
+        lines.append(f"| {t['mask']} | {t['median_ms']:.3f} | {t['compiled_ms']:.0f} | {t['over_compiled']:.0f} | "
+                     f"{t['eager_ms']:.0f} | {t['over_eager']:.0f} | {'yes' if t['met'] else 'no'} |")
     return "\n".join(lines) + "\n"
 
 

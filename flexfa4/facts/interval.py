@@ -13,7 +13,7 @@ from typing import Mapping
 import numpy as np
 import torch
 
-from flexfa4.ir import DType, Graph, Node, Op
+from flexfa4.ir import Graph, Node, Op
 from flexfa4.ir.bound import BoundGraph
 
 from .breaks import breaks
@@ -62,8 +62,8 @@ class Analysis:
         return known[self.bound.graph.root]
 
     def _needed(self) -> list[Node]:
-        """The nodes that the root's bounds are made of, arguments first: an equality of labels asks for the indices of its look-ups,
-        not for what they read."""
+        """The nodes that the root's bounds are made of, arguments first: an equality of labels asks for the indices
+        of its look-ups, not for what they read."""
         wanted, order = {self.bound.graph.root}, []
         for n in reversed(self.bound.graph.nodes):
             if n in wanted:
@@ -95,8 +95,8 @@ def bounds(bound: BoundGraph, env: Mapping[Op, tuple]) -> Interval:
     """Bounds of the root of `bound` over rectangles.
 
     env: for each index leaf the graph uses a pair (lo, hi), both ends included, of int64 tensors or Python ints, broadcastable;
-    for SCORE, OUT and LSE optionally a pair of float64 tensors. Returns an Interval of tensors (or Python numbers) in the broadcast
-    shape: for a bool root `lo` means "certainly true" and `hi` "possibly true".
+    for SCORE, OUT and LSE optionally a pair of float64 tensors. Returns an Interval of tensors (or Python numbers) in
+    the broadcast shape: for a bool root `lo` means "certainly true" and `hi` "possibly true".
     """
     plain = {op: tuple(x.cpu().numpy() if isinstance(x, torch.Tensor) else x for x in pair) for op, pair in env.items()}
     limits = {op: (int(np.min(lo)), int(np.max(hi))) for op, (lo, hi) in plain.items() if op in _POSITIONS}

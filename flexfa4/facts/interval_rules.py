@@ -1,7 +1,7 @@
 """INTERVAL: how each op carries bounds from its operands to its result. One row for every Op.
 
-A rule takes (space, node, operand intervals...) and returns the node's interval. Leaves and LOAD are bound by the analysis itself,
-so their rows give "anything of the type", which is what is known without it.
+A rule takes (space, node, operand intervals...) and returns the node's interval. Leaves and LOAD are bound by the
+analysis itself, so their rows give "anything of the type", which is what is known without it.
 """
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flexfa4.ir import DType, Node, Op
 
 from . import interval_floats as floats
 from . import interval_ints as ints
-from .interval_values import INF, WHOLE, Interval, Space, boolean, either, exact, negate, rounded, top, whole
+from .interval_values import INF, Interval, Space, boolean, either, exact, negate, rounded, top, whole
 
 Rule = Callable[..., Interval]
 
@@ -132,8 +132,8 @@ def _cast(space: Space, n: Node, a: Interval) -> Interval:
     if a.least is not None:
         found = whole(a.lo, a.hi, a.least, a.most, n.dtype, a.poison)
         if found is not None:
-            return Interval(space.floats(found.lo), space.floats(found.hi), False, a.poison, found.least, found.most) \
-                if n.dtype.is_float else Interval(space.ints(found.lo), space.ints(found.hi), False, a.poison, found.least, found.most)
+            convert = space.floats if n.dtype.is_float else space.ints
+            return Interval(convert(found.lo), convert(found.hi), False, a.poison, found.least, found.most)
         return rounded(space, a.lo, a.hi, n.dtype, False, a.poison)
     if n.dtype.is_float:
         return rounded(space, a.lo, a.hi, n.dtype, a.nan, a.poison)

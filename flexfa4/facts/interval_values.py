@@ -17,7 +17,8 @@ INF = math.inf
 EPS = {DType.F16: 2.0**-10, DType.BF16: 2.0**-7, DType.F32: 2.0**-23, DType.F64: 2.0**-51}
 # Smallest normal number: results below it may be flushed to zero.
 TINY = {DType.F16: 2.0**-14, DType.BF16: 2.0**-126, DType.F32: 2.0**-126, DType.F64: 2.0**-1022}
-LARGEST = {DType.F16: 65504.0, DType.BF16: 3.3895313892515355e38, DType.F32: 3.4028234663852886e38, DType.F64: 1.7976931348623157e308}
+LARGEST = {DType.F16: 65504.0, DType.BF16: 3.3895313892515355e38, DType.F32: 3.4028234663852886e38,
+           DType.F64: 1.7976931348623157e308}
 # Integers up to this size are exact in the type.
 WHOLE = {DType.F16: 2**11, DType.BF16: 2**8, DType.F32: 2**24, DType.F64: 2**53}
 

@@ -1,7 +1,8 @@
 """Equality of two look-ups into the same labels (document numbers): decided on labels renamed in order of first appearance.
 
-`==` does not care what labels are called. Renamed by first appearance, labels that arrive in any order become rising ones, so a tile
-holds an interval of them; where a label comes back later, a 64-bit signature of each range of runs tells most such tiles apart too.
+`==` does not care what labels are called. Renamed by first appearance, labels that arrive in any order become rising
+ones, so a tile holds an interval of them; where a label comes back later, a 64-bit signature of each range of runs
+tells most such tiles apart too.
 """
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def label_pair(n: Node) -> LabelPair | None:
     if None in loads:
         return None
     a, b = loads
-    if len(a.args) != len(b.args) or not a.args or a.dtype is not b.dtype:
+    if a is b or len(a.args) != len(b.args) or not a.args or a.dtype is not b.dtype:
         return None
     spread = [[d for d, i in enumerate(x.args) if spreads(i)] for x in (a, b)]
     if spread[0] != spread[1] or len(spread[0]) != 1:

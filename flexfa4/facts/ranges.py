@@ -53,8 +53,8 @@ class Tables:
         return Interval(lo, hi, nan, poison, least, most)
 
     def run_starts(self, n: Node) -> np.ndarray | None:
-        """Sorted positions at which a new run begins in any row that a LOAD reads along its only spread index; None where its table
-        is not made of runs."""
+        """Sorted positions at which a new run begins in any row that a LOAD reads along its only spread index; None
+        where its table is not made of runs."""
         made = [m for key, m in self._made.items() if isinstance(m, RunTable) and key[0] == n.attr]
         made += [m for m in self._made.values() if isinstance(m, LabelTable) and n in m.pair.loads and len(m.sizes) == 1]
         if not made:
@@ -72,7 +72,8 @@ class Tables:
         return Interval(value, value) if dtype.is_bool else Interval(value, value, least=value, most=value)
 
     def _array(self, capture: int) -> np.ndarray:
-        """The values on the host, integers in their own type, floats that numpy lacks as float32; no copy where none is needed."""
+        """The values on the host, integers in their own type, floats that numpy lacks as float32; no copy where none
+        is needed."""
         key = ("array", capture)
         if key not in self._made:
             t = self.tensors[capture].detach().cpu()

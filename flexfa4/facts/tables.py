@@ -1,8 +1,9 @@
 """Range-minimum and -maximum tables over numpy arrays.
 
-RunTable: rows that are constant over long runs (document numbers): one entry a run. BlockTable: any row, a sparse table over blocks
-(Bender and Farach-Colton 2000, "The LCA problem revisited", section 3). GridTable: several spread axes at once, a pyramid of
-blocks, rounded outwards. `bounds(places)` takes (lo, hi) index arrays for each dimension, all in range, and returns (lo, hi) arrays.
+RunTable: rows that are constant over long runs (document numbers): one entry a run. BlockTable: any row, a sparse
+table over blocks (Bender and Farach-Colton 2000, "The LCA problem revisited", section 3). GridTable: several spread
+axes at once, a pyramid of blocks, rounded outwards. `bounds(places)` takes (lo, hi) index arrays for each dimension,
+all in range, and returns (lo, hi) arrays.
 """
 from __future__ import annotations
 
@@ -121,7 +122,8 @@ class RunTable:
 
 
 class BlockTable:
-    """A sparse table over blocks of 64 elements; ranges shorter than two blocks are read from element-wise levels, made on demand."""
+    """A sparse table over blocks of 64 elements; ranges shorter than two blocks are read from element-wise levels,
+    made on demand."""
 
     def __init__(self, values: np.ndarray, spread: int, space: Space):
         self.dims, self.spread = values.shape, spread

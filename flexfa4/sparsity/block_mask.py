@@ -1,4 +1,5 @@
-"""BlockMask: a mask function and a shape; which tiles it keeps is worked out when an engine asks, at the tile size it asks for."""
+"""BlockMask: a mask function and a shape; which tiles it keeps is worked out when an engine asks, at the tile size it
+asks for."""
 from __future__ import annotations
 
 from typing import Callable
@@ -74,8 +75,9 @@ class BlockMask:
         return reserve(Tiling(q_tile, kv_tile, *self.shape[2:], *self.mask_shape), capacity, self.device)
 
     def rebuild_into(self, fixed: FixedSpans) -> None:
-        """Writes the spans that the captured tensors mean now into buffers from `reserve`, on the device and without waiting for it,
-        so that it can be captured in a CUDA graph. An overflow is told by `fixed.needed` and raised by `fixed.check()`."""
+        """Writes the spans that the captured tensors mean now into buffers from `reserve`, on the device and without
+        waiting for it, so that it can be captured in a CUDA graph. An overflow is told by `fixed.needed` and raised
+        by `fixed.check()`."""
         rebuild(self.bound, fixed)
 
     def check_fresh(self) -> None:
@@ -90,16 +92,16 @@ class BlockMask:
             return
         wrong = [t for t in bound.tensors if t.ndim and t.device.type != self.device.type]
         if wrong:
-            raise StaleMaskError(f"the captures of {bound.origin.name} moved to {wrong[0].device} after its BlockMask was made on "
-                                 f"{self.device}; call create_block_mask again")
+            raise StaleMaskError(f"the captures of {bound.origin.name} moved to {wrong[0].device} after its BlockMask was made "
+                                 f"on {self.device}; call create_block_mask again")
         self.bound, self._state = bound, state
         self._spans.clear()
 
     def resize(self, q_len: int, kv_len: int) -> "BlockMask":
         """The same function over other lengths. Raises ShapeError for a mask given as data, which has only its own."""
         if self._data is not None:
-            raise ShapeError(f"this mask is a table of tiles for Q_LEN={self.shape[2]}, KV_LEN={self.shape[3]}; make another one for "
-                             f"{q_len} and {kv_len} with block_mask_from_tiles")
+            raise ShapeError(f"this mask is a table of tiles for Q_LEN={self.shape[2]}, KV_LEN={self.shape[3]}; make another one "
+                             f"for {q_len} and {kv_len} with block_mask_from_tiles")
         _check_lengths(*self.shape[:2], q_len, kv_len)
         return BlockMask(self.mask_mod, (*self.shape[:2], q_len, kv_len), self.device, self.bound)
 
@@ -126,8 +128,8 @@ class BlockMask:
 
     @classmethod
     def from_torch(cls, mask: torch.nn.attention.flex_attention.BlockMask) -> "BlockMask":
-        """A BlockMask that means what torch does with its own: full blocks are taken whole, partial ones where its mask_mod allows,
-        and blocks in neither list not at all, whatever the mask_mod says there.
+        """A BlockMask that means what torch does with its own: full blocks are taken whole, partial ones where its
+        mask_mod allows, and blocks in neither list not at all, whatever the mask_mod says there.
 
         Raises ShapeError for a mask whose lists and lengths do not fit, TraceError where its mask_mod cannot be traced.
         """
@@ -152,7 +154,8 @@ class BlockMask:
         tiles = ", ".join(f"{100 * counts[k] / total:.2f}% {k.name.lower()}" for k in (Kind.FULL, Kind.PARTIAL, Kind.EMPTY))
         per = [name for name, op in (("batch", Op.B), ("head", Op.H)) if self.bound.graph.uses(op)]
         return (f"BlockMask({self.bound.origin.name}, B={B}, H={H}, Q_LEN={Q}, KV_LEN={K}, device={self.device}, "
-                f"{'one mask per ' + ' and '.join(per) if per else 'one mask for all'}, {_SHOWN_TILE}x{_SHOWN_TILE} tiles: {tiles})")
+                f"{'one mask per ' + ' and '.join(per) if per else 'one mask for all'}, "
+                f"{_SHOWN_TILE}x{_SHOWN_TILE} tiles: {tiles})")
 
 
 def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: int, KV_LEN: int,
@@ -190,8 +193,8 @@ def block_mask_from_tiles(tiles: torch.Tensor, q_len: int, kv_len: int, tile: tu
     shape = (*data.kept.shape[:2], q_len, kv_len)
     for axis, op, name in ((0, Op.B, "batch"), (1, Op.H, "head")):
         if bound.graph.uses(op) and shape[axis] == 1:
-            raise ShapeError(f"mask_mod depends on the {name}, and tiles of shape {tuple(tiles.shape)} do not say how many there are: "
-                             f"expand its {name} dimension")
+            raise ShapeError(f"mask_mod depends on the {name}, and tiles of shape {tuple(tiles.shape)} do not say how many "
+                             f"there are: expand its {name} dimension")
     return BlockMask(combined, shape, _device_of(bound, data.kept.device), bound, data, mask_mod)
 
 
@@ -209,7 +212,8 @@ def _device_of(bound: BoundGraph, device: torch.device | str | None) -> torch.de
     """The device of the mask: that of its captures, which must all be on one (0-d ones may be on the CPU)."""
     homes = {t.device for t in bound.tensors if t.ndim}
     if len(homes) > 1:
-        raise ShapeError(f"{bound.origin.name} captures tensors on {' and '.join(sorted(map(str, homes)))}; move them to one device")
+        raise ShapeError(f"{bound.origin.name} captures tensors on {' and '.join(sorted(map(str, homes)))}; "
+                         "move them to one device")
     home = homes.pop() if homes else None
     if device is None:
         return home or torch.device("cpu")

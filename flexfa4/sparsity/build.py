@@ -19,8 +19,8 @@ def build_spans(bound: BoundGraph, tiling: Tiling, transposed: bool = False, dat
                 whole_mask: bool = True, budget: int = SETTLE_BUDGET) -> tuple[Spans, Work]:
     """The spans of a mask on the CPU, and what it took to build them.
 
-    data: the table of kept tiles, for a mask given as data; whole_mask: the table is all there is to the mask. Captures on another
-    device are copied here, all in one transfer.
+    data: the table of kept tiles, for a mask given as data; whole_mask: the table is all there is to the mask.
+    Captures on another device are copied here, all in one transfer.
     Raises LookupOutOfRange where the mask depends on a look-up past the end of a capture.
     """
     if data is None:

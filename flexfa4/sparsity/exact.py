@@ -13,13 +13,15 @@ from .spans import Kind
 # Points of a tile as fractions of its height and width: first the corners that a causal diagonal tells apart, then the other
 # corners, their neighbours and the inside.
 _FIRST_POINTS = ((0.0, 1.0), (1.0, 0.0))
-_MORE_POINTS = ((0.0, 0.0), (1.0, 1.0), (0.5, 0.5), (0.25, 0.75), (0.75, 0.25), (0.01, 0.0), (0.0, 0.01), (0.34, 0.55), (0.66, 0.4))
+_MORE_POINTS = ((0.0, 0.0), (1.0, 1.0), (0.5, 0.5), (0.25, 0.75), (0.75, 0.25),
+                (0.01, 0.0), (0.0, 0.01), (0.34, 0.55), (0.66, 0.4))
 # An undecided cell is cut into this many parts along each axis, this many times, while its sides are longer than the least.
 _PARTS = 4
 _CUTS = 2
 _LEAST_SIDE = 8
-# Points evaluated at once: without look-ups, and with. Up to there torch stays on one thread (its grain is 32,768 elements, and 3,000
-# for indexing), and handing so little work to others costs more than it saves, far more where the cores are busy.
+# Points evaluated at once: without look-ups, and with. Up to there torch stays on one thread (its grain is 32,768
+# elements, and 3,000 for indexing), and handing so little work to others costs more than it saves, far more where the
+# cores are busy.
 _SERIAL, _SERIAL_LOOKUPS = 32767, 2999
 # What the analysis of one cell costs, in evaluations of an element.
 _ANALYSIS = 16
@@ -68,7 +70,7 @@ class Settler:
             q = part.q0 + np.ceil((part.q1 - part.q0) * fq).astype(np.int64)
             k = part.k0 + np.ceil((part.k1 - part.k0) * fk).astype(np.int64)
             value = np.broadcast_to(evaluate_at(self.bound, part.b, part.h, q, k, checked=False), q.shape)
-            bits[first:first + step] = np.where(value.all(axis=0), np.uint8(0), _FALSE) | np.where(value.any(axis=0), _TRUE, np.uint8(0))
+            bits[first:first + step] = (_FALSE * ~value.all(axis=0)) | (_TRUE * value.any(axis=0))
         return bits
 
     def _close(self, cells: Cells, seen: np.ndarray) -> np.ndarray:

@@ -14,8 +14,8 @@ def _on_cpu(t: torch.Tensor) -> bool:
 
 
 def on_host(bound: BoundGraph, here: Callable[[torch.Tensor], bool] = _on_cpu) -> BoundGraph:
-    """`bound` with its captures on the CPU, detached. All captures that are not `here` are packed into one buffer of bytes and copied
-    at once, so the device is waited for once."""
+    """`bound` with its captures on the CPU, detached. All captures that are not `here` are packed into one buffer of
+    bytes and copied at once, so the device is waited for once."""
     away = [i for i, t in enumerate(bound.tensors) if not here(t)]
     if not away:
         return bound

@@ -1,7 +1,7 @@
 """Spans rebuilt in place, inside a CUDA graph: fixed shapes, no word from the device to the host.
 
-Every element is evaluated, on the mask's device, in row bands of a fixed size; coarse-to-fine would need the host to hear how many
-squares are undecided. So a rebuild costs what a dense mask costs in time, and only a band of it in memory.
+Every element is evaluated, on the mask's device, in row bands of a fixed size; coarse-to-fine would need the host to
+hear how many squares are undecided. So a rebuild costs what a dense mask costs in time, and only a band of it in memory.
 """
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _BAND = 1 << 24
 
 @dataclass(frozen=True, eq=False)
 class FixedSpans:
-    """Spans in buffers that never move. row_ptr: int32 [rows + 1]; runs: int32 [capacity, 3], of which the first row_ptr[-1] hold;
-    needed: int32 [], how many runs the latest rebuild asked for. Where it is more than the capacity, the last rows have lost runs."""
+    """Spans in buffers that never move. row_ptr: int32 [rows + 1]; runs: int32 [capacity, 3], of which the first
+    row_ptr[-1] hold; needed: int32 [], how many runs the latest rebuild asked for. Where it is more than the
+    capacity, the last rows have lost runs."""
 
     row_ptr: torch.Tensor
     runs: torch.Tensor
@@ -59,8 +60,10 @@ def _states(bound: BoundGraph, tiling: Tiling, first: int, last: int, device: to
         # Lanes past the end repeat the last position, which changes neither "any" nor "all".
         return torch.arange(begin, end, device=device).clamp_(max=length - 1)
 
-    q, kv = axis(first * tiling.q_tile, last * tiling.q_tile, tiling.q_len), axis(0, tiling.kv_tiles * tiling.kv_tile, tiling.kv_len)
-    env = {Op.B: torch.arange(tiling.Bm, device=device)[:, None, None, None], Op.H: torch.arange(tiling.Hm, device=device)[:, None, None],
+    q = axis(first * tiling.q_tile, last * tiling.q_tile, tiling.q_len)
+    kv = axis(0, tiling.kv_tiles * tiling.kv_tile, tiling.kv_len)
+    env = {Op.B: torch.arange(tiling.Bm, device=device)[:, None, None, None],
+           Op.H: torch.arange(tiling.Hm, device=device)[:, None, None],
            Op.Q: q[:, None], Op.KV: kv}
     with torch.no_grad():
         value = evaluate(bound, env).to(device).expand(tiling.Bm, tiling.Hm, len(q), len(kv))

@@ -16,8 +16,10 @@ from .spans import Kind, Spans, Tiling, spans_from_segments
 
 # An undecided square is cut into this many parts along each axis.
 _FAN = 4
-# Squares along each axis of the coarsest grid, at most.
-_COARSEST = 32
+# Squares along each axis of the coarsest grid, at most: fewer levels for a small mask, fewer rows of large FULL
+# squares for a large one.
+_COARSEST_SMALL, _COARSEST_LARGE = 32, 8
+_SMALL = 512
 # Squares looked at together: their arrays stay in the last-level cache, and memory stays bounded where nothing can be skipped.
 _BATCH = 1 << 17
 _CHILD_I, _CHILD_J = (x.reshape(1, -1) for x in np.indices((_FAN, _FAN)))
@@ -62,7 +64,8 @@ class Refiner:
         self.settler = Settler(bound, self.judge, self.breaks, self.work, budget)
 
     def judge(self, cells: Cells) -> tuple[np.ndarray, np.ndarray, object]:
-        """(empty, full, poison) of cells, bool [n]: what is certain. A cell that may depend on an out-of-range look-up is neither."""
+        """(empty, full, poison) of cells, bool [n]: what is certain. A cell that may depend on an out-of-range
+        look-up is neither."""
         self.work.analysed += len(cells)
         env = {Op.B: (cells.b, cells.b), Op.H: (cells.h, cells.h), Op.Q: (cells.q0, cells.q1), Op.KV: (cells.k0, cells.k1)}
         with np.errstate(all="ignore"):
@@ -81,8 +84,9 @@ class Refiner:
         """Every tile, from the coarsest squares down."""
         segments = Segments()
         tiling = self.tiling
-        size = 1
-        while max(tiling.q_tiles, tiling.kv_tiles) > _COARSEST * size:
+        size, side = 1, max(tiling.q_tiles, tiling.kv_tiles)
+        coarsest = _COARSEST_SMALL if side <= _SMALL else _COARSEST_LARGE
+        while side > coarsest * size:
             size *= _FAN
         shape = (tiling.Bm * tiling.Hm, -(-tiling.q_tiles // size), -(-tiling.kv_tiles // size))
         row, i, j = (x.reshape(-1) for x in np.indices(shape))

@@ -29,7 +29,8 @@ def _sorted_first(chosen: torch.Tensor) -> torch.Tensor:
 
 
 def tiles_of(mask: torch_flex.BlockMask) -> tuple[torch.Tensor, torch.Tensor]:
-    """(partial, full): bool [B, H, q tiles, kv tiles], the tiles in which torch's mask asks its mask_mod, and those it takes whole."""
+    """(partial, full): bool [B, H, q tiles, kv tiles], the tiles in which torch's mask asks its mask_mod, and those
+    it takes whole."""
     partial = _listed(mask.kv_num_blocks, mask.kv_indices)
     if mask.full_kv_num_blocks is None:
         return partial, torch.zeros_like(partial)
@@ -43,12 +44,13 @@ def _listed(count: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def function_of(mask: torch_flex.BlockMask) -> tuple[Callable, tuple[torch.Tensor, torch.Tensor]]:
-    """(mask_mod, tables): a function of positions that means what torch does with `mask`, and the tables of tiles it reads: full tiles
-    are taken whole, partial ones where the original mask_mod allows, all others not at all."""
+    """(mask_mod, tables): a function of positions that means what torch does with `mask`, and the tables of tiles it
+    reads: full tiles are taken whole, partial ones where the original mask_mod allows, all others not at all."""
     partial, full = tiles_of(mask)
     q_tile, kv_tile = mask.BLOCK_SIZE
     inner = mask.mask_mod
-    b_of, h_of = (lambda b: b) if partial.shape[0] > 1 else (lambda b: 0), (lambda h: h) if partial.shape[1] > 1 else (lambda h: 0)
+    b_of = (lambda b: b) if partial.shape[0] > 1 else (lambda b: 0)
+    h_of = (lambda h: h) if partial.shape[1] > 1 else (lambda h: 0)
     if inner is torch_flex.noop_mask:
         kept = partial | full
 

@@ -72,7 +72,8 @@ def test_every_op_has_a_row():
 def bound_of(root: Node, tensors=(), literals=(), slots=()) -> BoundGraph:
     from flexfa4.interpret import dtype_of
     captures = tuple(Capture(dtype_of(t.dtype), t.ndim) for t in tensors)
-    return BoundGraph(Graph("mask" if root.dtype is BOOL else "score", root, captures, slots), tuple(tensors), tuple(literals), ORIGIN)
+    kind = "mask" if root.dtype is BOOL else "score"
+    return BoundGraph(Graph(kind, root, captures, slots), tuple(tensors), tuple(literals), ORIGIN)
 
 
 def over(root: Node, q: tuple[int, int], kv: tuple[int, int], tensors=()):

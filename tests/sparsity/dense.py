@@ -26,7 +26,8 @@ def check_spans(spans, expected: torch.Tensor, exact: bool = True):
     ascending, disjoint and maximal. With exact=False a tile may also be PARTIAL."""
     got = spans.states().expand(expected.shape)
     wrong = (got != expected) if exact else (got != expected) & (got != 1)
-    assert not wrong.any(), f"{int(wrong.sum())} tiles, first {wrong.nonzero()[0].tolist()}: got {got[wrong][0]}, is {expected[wrong][0]}"
+    assert not wrong.any(), \
+        f"{int(wrong.sum())} tiles, first {wrong.nonzero()[0].tolist()}: got {got[wrong][0]}, is {expected[wrong][0]}"
     row_ptr, runs = spans.row_ptr.tolist(), spans.runs.tolist()
     assert spans.runs.dtype is torch.int32 and spans.row_ptr.dtype is torch.int32
     assert len(row_ptr) == spans.rows + 1 and row_ptr[0] == 0 and row_ptr[-1] == len(runs)

@@ -39,7 +39,8 @@ def test_a_changed_capture_is_seen():
         return (q - kv < window) & (labels[q] == labels[kv])
 
     mask = create_block_mask(mask_mod, 1, 1, 300, 300)
-    for change in (lambda: None, lambda: window.fill_(200), lambda: labels[100:].fill_(1), lambda: labels.copy_(torch.arange(300) // 50)):
+    for change in (lambda: None, lambda: window.fill_(200), lambda: labels[100:].fill_(1),
+                   lambda: labels.copy_(torch.arange(300) // 50)):
         change()
         mask.check_fresh()
         expected = dense(mask_mod, 1, 1, 300, 300)
@@ -121,7 +122,8 @@ def test_a_guarded_lookup_is_fine(tile):
                      lambda b, h, q, kv: (kv >= 100) | table[kv]):
         mask = create_block_mask(mask_mod, 1, 1, 130, 300)
         padded = torch.cat([table, torch.zeros(200, dtype=torch.bool)])
-        reference = {0: lambda b, h, q, kv: (kv < 100) & padded[kv], 1: lambda b, h, q, kv: torch.where(kv < 100, padded[kv], q > kv),
+        reference = {0: lambda b, h, q, kv: (kv < 100) & padded[kv],
+                     1: lambda b, h, q, kv: torch.where(kv < 100, padded[kv], q > kv),
                      2: lambda b, h, q, kv: (kv >= 100) | padded[kv]}
         candidates = [kinds(dense(r, 1, 1, 130, 300), tile, tile) for r in reference.values()]
         got = mask.spans(tile, tile).states()
