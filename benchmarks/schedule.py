@@ -1,9 +1,11 @@
 """How far each order is from the lower bound, for the mask families of docs/scheduling.md.
 
-    python benchmarks/schedule.py            prints the table, writes results/schedule.{json,md} and the table in docs/scheduling.md
+    python benchmarks/schedule.py            prints the table, writes results/schedule.{json,md} and the table in
+    docs/scheduling.md
 
 Spans are generated here from the formula of each family, so that the numbers do not depend on the mask analysis.
 """
+
 from __future__ import annotations
 
 import json
@@ -16,8 +18,18 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from flexfa4.schedule import (CostModel, FULL, PARTIAL, Work, lpt_order, make_schedule, makespan, section_kv_heads,  # noqa: E402
-                              shortest_first, simulate_deterministic)
+from flexfa4.schedule import (
+    CostModel,
+    FULL,
+    PARTIAL,
+    Work,
+    lpt_order,
+    make_schedule,
+    makespan,
+    section_kv_heads,  # noqa: E402
+    shortest_first,
+    simulate_deterministic,
+)
 
 TILE = 128
 HEAD_DIM = 128
@@ -115,10 +127,19 @@ def measure(name: str, heads: int, workers: int) -> dict:
     bound = float(costs.sum()) / workers
     order = lpt_order(work, costs, per_section)
     return {
-        "mask": name, "heads": work.heads, "workers": workers, "rows": work.rows, "bound": bound,
-        "natural": makespan(costs, workers), "reversed": makespan(costs[::-1], workers),
-        "lpt": makespan(costs[order], workers), "lpt_split": split.makespan, "strategy": split.strategy,
-        "split_rows": len(split.combine_rows), "parts": split.parts, "build_ms": seconds * 1e3,
+        "mask": name,
+        "heads": work.heads,
+        "workers": workers,
+        "rows": work.rows,
+        "bound": bound,
+        "natural": makespan(costs, workers),
+        "reversed": makespan(costs[::-1], workers),
+        "lpt": makespan(costs[order], workers),
+        "lpt_split": split.makespan,
+        "strategy": split.strategy,
+        "split_rows": len(split.combine_rows),
+        "parts": split.parts,
+        "build_ms": seconds * 1e3,
     }
 
 
@@ -130,30 +151,46 @@ def deterministic() -> list[dict]:
         work = Work(*spans(kinds), batch=1, heads=heads, kv_heads=heads)
         costs = work.costs(CostModel())
         per_section = section_kv_heads(16384, HEAD_DIM, HEAD_DIM, itemsize=2)
-        for label, order in (("shortest first", shortest_first(work, costs, per_section)),
-                             ("longest first", lpt_order(work, costs, per_section)),
-                             ("natural", np.arange(work.rows))):
+        for label, order in (
+            ("shortest first", shortest_first(work, costs, per_section)),
+            ("longest first", lpt_order(work, costs, per_section)),
+            ("natural", np.arange(work.rows)),
+        ):
             for descending in (True, False):
                 result = simulate_deterministic(work, order, 148, descending=descending)
-                rows.append({"heads": heads, "order": label, "walk": "descending" if descending else "ascending",
-                             "bound": float(costs.sum()) / 148, "makespan": result.makespan, "stalled": result.stalled})
+                rows.append(
+                    {
+                        "heads": heads,
+                        "order": label,
+                        "walk": "descending" if descending else "ascending",
+                        "bound": float(costs.sum()) / 148,
+                        "makespan": result.makespan,
+                        "stalled": result.stalled,
+                    }
+                )
     return rows
 
 
 def table(results: list[dict]) -> str:
-    lines = ["| mask | heads | P | total/P | natural | reversed | LPT | LPT+split | over total/P | rows split (parts) | build ms |",
-             "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"]
+    lines = [
+        "| mask | heads | P | total/P | natural | reversed | LPT | LPT+split | over total/P | rows split (parts) | build ms |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
     for r in results:
-        lines.append(f"| {r['mask']} | {r['heads']} | {r['workers']} | {r['bound']:.1f} | {r['natural']:.1f} | {r['reversed']:.1f} | "
-                     f"{r['lpt']:.1f} | {r['lpt_split']:.1f} | +{r['lpt_split'] - r['bound']:.1f} | "
-                     f"{r['split_rows']} ({r['parts']}) | {r['build_ms']:.1f} |")
+        lines.append(
+            f"| {r['mask']} | {r['heads']} | {r['workers']} | {r['bound']:.1f} | {r['natural']:.1f} | {r['reversed']:.1f} | "
+            f"{r['lpt']:.1f} | {r['lpt_split']:.1f} | +{r['lpt_split'] - r['bound']:.1f} | "
+            f"{r['split_rows']} ({r['parts']}) | {r['build_ms']:.1f} |"
+        )
     return "\n".join(lines)
 
 
 def deterministic_table(results: list[dict]) -> str:
     lines = ["| heads | order | query tiles walked | total/P | makespan | time stalled |", "|--:|---|---|--:|--:|--:|"]
     for r in results:
-        lines.append(f"| {r['heads']} | {r['order']} | {r['walk']} | {r['bound']:.1f} | {r['makespan']:.1f} | {r['stalled']:.0%} |")
+        lines.append(
+            f"| {r['heads']} | {r['order']} | {r['walk']} | {r['bound']:.1f} | {r['makespan']:.1f} | {r['stalled']:.0%} |"
+        )
     return "\n".join(lines)
 
 

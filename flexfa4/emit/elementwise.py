@@ -3,6 +3,7 @@
 It shows that a graph compiles and what it costs, through the emitter that the attention kernels use, in the register layout of
 their softmax: a thread owns `rows` rows of `columns` neighbouring columns.
 """
+
 from __future__ import annotations
 
 import tempfile
@@ -56,7 +57,9 @@ class Elementwise:
         self.graph, self.fragment, self.precise, self.assume = graph, fragment, precise, assume
 
     @cute.jit
-    def __call__(self, x: cute.Tensor, lse: cute.Tensor, y: cute.Tensor, captures: Optional[tuple], slots: Optional[tuple], stream):
+    def __call__(
+        self, x: cute.Tensor, lse: cute.Tensor, y: cute.Tensor, captures: Optional[tuple], slots: Optional[tuple], stream
+    ):
         batch, heads, rows, columns = x.shape
         grid = (cute.ceil_div(columns, self.fragment.columns), cute.ceil_div(rows, THREADS * self.fragment.rows), batch * heads)
         self.kernel(x, lse, y, captures, slots).launch(grid=grid, block=(THREADS, 1, 1), stream=stream)
@@ -103,8 +106,13 @@ def _row_fragments(kernel: Elementwise, x, y, row, column_block) -> tuple:
     return source, cute.make_rmem_tensor(cute.make_layout(shape), y.element_type), target
 
 
-def compile(graph: Graph, arch: str = "sm_100a", precise: bool = False, fragment: Fragment = Fragment(),
-            assume: Assumptions = Assumptions()) -> Compiled:
+def compile(
+    graph: Graph,
+    arch: str = "sm_100a",
+    precise: bool = False,
+    fragment: Fragment = Fragment(),
+    assume: Assumptions = Assumptions(),
+) -> Compiled:
     """Compile for "sm_90a" or "sm_100a"; needs no GPU. The callable runs only where the environment's CUTE_DSL_ARCH is `arch`.
     Raises what CuTe DSL raises where it cannot compile."""
     began = time.perf_counter()
@@ -115,12 +123,26 @@ def compile(graph: Graph, arch: str = "sm_100a", precise: bool = False, fragment
     x = make_fake_compact_tensor(Float32, (batch, heads, rows, columns), stride_order=order, assumed_align=16)
     y = make_fake_compact_tensor(result_type, (batch, heads, rows, columns), stride_order=order, assumed_align=16)
     lse = make_fake_compact_tensor(Float32, (batch, heads, rows), stride_order=(2, 1, 0))
-    captures = tuple(make_fake_tensor(MEMORY_TYPE[c.dtype], tuple(cute.sym_int() for _ in range(max(1, c.rank))),
-                                      stride=tuple(cute.sym_int64() for _ in range(max(1, c.rank)))) for c in graph.captures)
+    captures = tuple(
+        make_fake_tensor(
+            MEMORY_TYPE[c.dtype],
+            tuple(cute.sym_int() for _ in range(max(1, c.rank))),
+            stride=tuple(cute.sym_int64() for _ in range(max(1, c.rank))),
+        )
+        for c in graph.captures
+    )
     slots = tuple(kind(0) for kind in slot_types(graph, assume))
     # An empty tuple is no argument type of the DSL; None is.
-    with tempfile.TemporaryDirectory(prefix="flexfa4-") as dumps:   # keeping the PTX writes it to a file as well
-        compiled = cute.compile(Elementwise(graph, fragment, precise, assume), x, lse, y, captures or None, slots or None,
-                                make_fake_stream(), options=f"--gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dumps}")
+    with tempfile.TemporaryDirectory(prefix="flexfa4-") as dumps:  # keeping the PTX writes it to a file as well
+        compiled = cute.compile(
+            Elementwise(graph, fragment, precise, assume),
+            x,
+            lse,
+            y,
+            captures or None,
+            slots or None,
+            make_fake_stream(),
+            options=f"--gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dumps}",
+        )
     (facts,) = kernel_facts(compiled.__cubin__)
     return Compiled(compiled.__ptx__, facts, compiled.__cubin__, time.perf_counter() - began, compiled)

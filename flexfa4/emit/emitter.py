@@ -14,6 +14,7 @@ scope's coordinates (`plan.hoist.frontier`). What is computed later stays inside
 used only where its definition dominates, as long as a scope is made outside the staged `if` or loop in which inner ones live.
 Everything here is ordinary Python run while the kernel is traced.
 """
+
 from __future__ import annotations
 
 from typing import Sequence
@@ -34,7 +35,9 @@ _SMALL = frozenset({DType.U8, DType.I8, DType.I16})
 _HALF = frozenset({DType.F16, DType.BF16})
 # These give back one of their operands, or its negative: nothing to round.
 _EXACT_HALF = frozenset({Op.LOAD, Op.WHERE, Op.MIN, Op.MAX, Op.NEG, Op.ABS, Op.SIGN, Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC})
-_EXACT_SMALL = frozenset({Op.LOAD, Op.CONST, Op.SLOT, Op.WHERE, Op.MIN, Op.MAX, Op.AND, Op.OR, Op.XOR, Op.MOD, Op.FMOD, Op.SIGN, Op.SHR})
+_EXACT_SMALL = frozenset(
+    {Op.LOAD, Op.CONST, Op.SLOT, Op.WHERE, Op.MIN, Op.MAX, Op.AND, Op.OR, Op.XOR, Op.MOD, Op.FMOD, Op.SIGN, Op.SHR}
+)
 _LEAF_NAMES = {"score": Op.SCORE, "b": Op.B, "h": Op.H, "q": Op.Q, "kv": Op.KV, "out": Op.OUT, "lse": Op.LSE, "d": Op.D}
 
 
@@ -47,8 +50,15 @@ class Emitter:
     adjoints of a backward pass, say, over the same captures and slots.
     """
 
-    def __init__(self, graph: Graph, captures: Sequence[cute.Tensor], slots: Sequence, precise: bool = False,
-                 assume: Assumptions = Assumptions(), roots: tuple[Node, ...] = ()):
+    def __init__(
+        self,
+        graph: Graph,
+        captures: Sequence[cute.Tensor],
+        slots: Sequence,
+        precise: bool = False,
+        assume: Assumptions = Assumptions(),
+        roots: tuple[Node, ...] = (),
+    ):
         self.graph = graph
         self.precise = precise
         self.roots = lower(roots or (graph.root,), precise, assume)
@@ -79,7 +89,8 @@ class Emitter:
         tensor = self._captures[n.attr]
         positions = tuple(
             clamp_index(index, Int32(cute.size(tensor, mode=[dim])), self.ranges[arg][0] >= 0)
-            for dim, (index, arg) in enumerate(zip(indices, n.args))) or (0,)
+            for dim, (index, arg) in enumerate(zip(indices, n.args))
+        ) or (0,)
         value = tensor[positions if len(positions) > 1 else positions[0]]
         if n.dtype.is_bool:
             return Boolean(value != 0)
@@ -142,8 +153,10 @@ class Scope:
 
 def slot_types(graph: Graph, assume: Assumptions = Assumptions()) -> tuple:
     """The kernel argument type of each runtime scalar: Float32 for floats, Int32 for bools and narrow integers, else Int64."""
+
     def kind(dtype: DType):
         if dtype.is_float:
             return Float32
         return Int64 if dtype is DType.I64 and assume.slot_bits > 31 else Int32
+
     return tuple(kind(d) for d in graph.slots)

@@ -1,4 +1,5 @@
-"""The last rewrites before emission, on the nodes themselves: what pays only in a kernel, where a level is cheaper than the next."""
+"""The last rewrites before emission: what pays only in a kernel, where one level is cheaper than the next."""
+
 from __future__ import annotations
 
 from functools import lru_cache
@@ -24,6 +25,7 @@ def lower(roots: tuple[Node, ...], precise: bool, assume: Assumptions) -> tuple[
     - a 64-bit side of a comparison saturated to 32 bits where it is computed less often than every element and the other side
       fits strictly: the comparison comes out the same, and takes one instruction an element.
     """
+
     def rewrite(n: Node) -> Node:
         if n.op is Op.DIV and n.dtype in _SINGLE and not precise and not _per_element(n.args[1]):
             return node(Op.MUL, (n.args[0], node(Op.RECIPROCAL, (n.args[1],), n.dtype)), n.dtype)

@@ -1,5 +1,6 @@
 """The barriers of each pipeline as data: named by what has become true, who says so, who waits, and how many arrivals complete
 a phase. Kernels create their mbarriers from these tables, documents print them, and a deadlock is reported in these words."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -43,8 +44,13 @@ class Barrier:
     meaning: str
 
     def __post_init__(self):
-        require(self.arrivals >= 1 and self.count >= 1, f"barrier {self.name}: {self.arrivals=} and {self.count=} must be positive")
-        require(self.signal is Signal.WARPS or self.arrivals == 1, f"barrier {self.name}: {self.signal.value} arrives once, not {self.arrivals} times")
+        require(
+            self.arrivals >= 1 and self.count >= 1, f"barrier {self.name}: {self.arrivals=} and {self.count=} must be positive"
+        )
+        require(
+            self.signal is Signal.WARPS or self.arrivals == 1,
+            f"barrier {self.name}: {self.signal.value} arrives once, not {self.arrivals} times",
+        )
 
 
 def check_table(barriers: Iterable[Barrier], roles: Iterable[Role]) -> int:
@@ -80,14 +86,39 @@ def sm100_forward_barriers(q_tiles: int, kv_stages: int, early_p: bool, dynamic:
         Barrier("kv_full", (load,), (mma,), Signal.TMA, 1, kv_stages, "a K or V tile is in its stage of the ring"),
         Barrier("kv_empty", (mma,), (load,), Signal.COMMIT, 1, kv_stages, "the product that read the stage is done"),
         Barrier("s_full", (mma,), (softmax,), Signal.COMMIT, 1, q_tiles, "S = Q K^T is in tensor memory"),
-        Barrier("p_ready", (softmax, correction), (mma,), Signal.WARPS, 2 * group, q_tiles,
-                "the first part of P is in tensor memory and O is rescaled"),
-        Barrier("scale_full", (softmax,), (correction,), Signal.WARPS, group, q_tiles, "the factor for O (at the end: row sum and maximum) is in shared memory"),
+        Barrier(
+            "p_ready",
+            (softmax, correction),
+            (mma,),
+            Signal.WARPS,
+            2 * group,
+            q_tiles,
+            "the first part of P is in tensor memory and O is rescaled",
+        ),
+        Barrier(
+            "scale_full",
+            (softmax,),
+            (correction,),
+            Signal.WARPS,
+            group,
+            q_tiles,
+            "the factor for O (at the end: row sum and maximum) is in shared memory",
+        ),
         Barrier("scale_empty", (correction,), (softmax,), Signal.WARPS, group, q_tiles, "the factor has been read"),
         Barrier("o_full", (mma,), (correction,), Signal.COMMIT, 1, q_tiles, "O holds the sum over all keys so far"),
-        Barrier("out_full", (correction,), (store,), Signal.WARPS, group, q_tiles, "the normalised output tile is in shared memory"),
+        Barrier(
+            "out_full", (correction,), (store,), Signal.WARPS, group, q_tiles, "the normalised output tile is in shared memory"
+        ),
         Barrier("out_empty", (store,), (correction,), Signal.WARPS, 1, q_tiles, "the output tile has been read by TMA"),
-        Barrier("tmem_free", (correction, softmax), (mma,), Signal.WARPS, group * (1 + q_tiles), 1, "nobody reads tensor memory any more"),
+        Barrier(
+            "tmem_free",
+            (correction, softmax),
+            (mma,),
+            Signal.WARPS,
+            group * (1 + q_tiles),
+            1,
+            "nobody reads tensor memory any more",
+        ),
     ]
     if early_p:
         table.insert(6, Barrier("p_full", (softmax,), (mma,), Signal.WARPS, group, q_tiles, "the rest of P is in tensor memory"))
@@ -95,7 +126,15 @@ def sm100_forward_barriers(q_tiles: int, kv_stages: int, early_p: bool, dynamic:
         readers = (load, mma, softmax, correction, store)
         warps = 3 + group * (1 + q_tiles)
         table += [
-            Barrier("work_full", (Role.SCHEDULER,), readers, Signal.WARPS, 1, 2, "the next work tile's coordinates are in shared memory"),
+            Barrier(
+                "work_full",
+                (Role.SCHEDULER,),
+                readers,
+                Signal.WARPS,
+                1,
+                2,
+                "the next work tile's coordinates are in shared memory",
+            ),
             Barrier("work_empty", readers, (Role.SCHEDULER,), Signal.WARPS, warps, 2, "every role has read the coordinates"),
         ]
     return tuple(table)
@@ -107,9 +146,21 @@ def sm90_forward_barriers(consumers: int, kv_stages: int) -> tuple[Barrier, ...]
     warps = consumers * WARPS_PER_GROUP
     return (
         Barrier("q_full", producer, consumer, Signal.TMA, 1, 1, "the query tile is in shared memory"),
-        Barrier("q_empty", consumer, producer, Signal.WARPS, warps, 1, "no product reads the query tile, and its place holds no output"),
+        Barrier(
+            "q_empty",
+            consumer,
+            producer,
+            Signal.WARPS,
+            warps,
+            1,
+            "no product reads the query tile, and its place holds no output",
+        ),
         Barrier("k_full", producer, consumer, Signal.TMA, 1, kv_stages, "a K tile is in its stage"),
-        Barrier("k_empty", consumer, producer, Signal.WARPS, warps, kv_stages, "every warpgroup's product with the stage is done"),
+        Barrier(
+            "k_empty", consumer, producer, Signal.WARPS, warps, kv_stages, "every warpgroup's product with the stage is done"
+        ),
         Barrier("v_full", producer, consumer, Signal.TMA, 1, kv_stages, "a V tile is in its stage"),
-        Barrier("v_empty", consumer, producer, Signal.WARPS, warps, kv_stages, "every warpgroup's product with the stage is done"),
+        Barrier(
+            "v_empty", consumer, producer, Signal.WARPS, warps, kv_stages, "every warpgroup's product with the stage is done"
+        ),
     )

@@ -1,4 +1,5 @@
 """What the machines have, and the sums that must fit. Sizes from the CUDA programming guide (compute capability 9.0 and 10.0)."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -6,10 +7,10 @@ from typing import Iterable
 
 from flexfa4.errors import FlexError
 
-SMEM_BYTES = 227 * 1024          # of the 228 KiB of an SM, what one CTA may ask for
-SMEM_ALIGNMENT = 1024            # of a tile under the 128-byte swizzle
-TMEM_COLUMNS = 512               # 128 lanes of 32 bits each
-REGISTERS = 64 * 1024            # 32-bit registers of an SM
+SMEM_BYTES = 227 * 1024  # of the 228 KiB of an SM, what one CTA may ask for
+SMEM_ALIGNMENT = 1024  # of a tile under the 128-byte swizzle
+TMEM_COLUMNS = 512  # 128 lanes of 32 bits each
+REGISTERS = 64 * 1024  # 32-bit registers of an SM
 MBARRIER_BYTES = 8
 WARP = 32
 WARPS_PER_GROUP = 4
@@ -57,8 +58,10 @@ def check_smem(buffers: Iterable[Buffer]) -> int:
     buffers = tuple(buffers)
     sizes = {b.name: b.bytes * b.count for b in buffers}
     for b in buffers:
-        require(not b.aliases or b.bytes * b.count <= sizes[b.aliases],
-                f"{b.name} ({b.bytes * b.count} bytes) does not fit over {b.aliases} ({sizes.get(b.aliases)} bytes)")
+        require(
+            not b.aliases or b.bytes * b.count <= sizes[b.aliases],
+            f"{b.name} ({b.bytes * b.count} bytes) does not fit over {b.aliases} ({sizes.get(b.aliases)} bytes)",
+        )
     total = sum(b.total for b in buffers)
     parts = ", ".join(f"{b.name} {b.count} x {b.bytes}" for b in buffers if not b.aliases)
     require(total <= SMEM_BYTES, f"{total} bytes of shared memory, {SMEM_BYTES} exist: {parts}")
@@ -70,22 +73,31 @@ def check_tmem(regions: Iterable[Columns]) -> int:
     regions = tuple(regions)
     own = sorted((r for r in regions if not r.aliases), key=lambda r: r.first)
     for left, right in zip(own, own[1:]):
-        require(left.end <= right.first, f"tensor memory of {left.name} ({left.first}..{left.end}) runs into {right.name} ({right.first}..)")
+        require(
+            left.end <= right.first,
+            f"tensor memory of {left.name} ({left.first}..{left.end}) runs into {right.name} ({right.first}..)",
+        )
     hosts = {r.name: r for r in own}
     for r in regions:
         if r.aliases:
             host = hosts[r.aliases]
-            require(host.first <= r.first and r.end <= host.end, f"{r.name} ({r.first}..{r.end}) does not lie in {host.name} ({host.first}..{host.end})")
+            require(
+                host.first <= r.first and r.end <= host.end,
+                f"{r.name} ({r.first}..{r.end}) does not lie in {host.name} ({host.first}..{host.end})",
+            )
     parts = ", ".join(f"{r.name} {r.count}" for r in own)
     require(own[-1].end <= TMEM_COLUMNS, f"{own[-1].end} columns of tensor memory, {TMEM_COLUMNS} exist: {parts}")
     return max(32, 1 << (own[-1].end - 1).bit_length())
 
 
 def check_registers(per_role: Iterable[tuple[str, int, int]]) -> int:
-    """Total registers of (role, warps, registers a thread); setmaxnreg takes 24 to 256 in steps of 8, and works on whole warpgroups."""
+    """Total registers of (role, warps, registers a thread); setmaxnreg takes 24 to 256 in steps of 8."""
     per_role = tuple(per_role)
     for role, warps, registers in per_role:
-        require(24 <= registers <= 256 and registers % 8 == 0, f"{registers} registers for {role}: setmaxnreg takes 24 to 256 in steps of 8")
+        require(
+            24 <= registers <= 256 and registers % 8 == 0,
+            f"{registers} registers for {role}: setmaxnreg takes 24 to 256 in steps of 8",
+        )
     total = sum(warps * WARP * registers for _, warps, registers in per_role)
     parts = ", ".join(f"{role} {warps} warps x 32 x {registers}" for role, warps, registers in per_role)
     require(total <= REGISTERS, f"{total} registers, {REGISTERS} exist: {parts}")

@@ -1,4 +1,5 @@
 """Tiles, stages and maps of the forward kernels: one frozen value an architecture, each refusing what does not fit."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -7,15 +8,21 @@ from functools import cached_property
 from .barriers import Barrier, Role, check_table, sm90_forward_barriers, sm100_forward_barriers
 from .budget import MBARRIER_BYTES, WARPS_PER_GROUP, Buffer, Columns, check_registers, check_smem, check_tmem, require
 
-HALF_BYTES = 2      # f16 and bf16
+HALF_BYTES = 2  # f16 and bf16
 FLOAT_BYTES = 4
 # Registers a thread needs beside its fragments of S, P and O: addresses, statistics, the values a mod hoists.
 SPARE_REGISTERS = 40
 
 
 def _common_checks(q_tile: int, kv_tile: int, head_dim: int, head_dim_v: int, kv_stages: int) -> None:
-    for name, value, step, most in (("kv_tile", kv_tile, 16, 256), ("head_dim", head_dim, 16, 256), ("head_dim_v", head_dim_v, 16, 256)):
-        require(0 < value <= most and value % step == 0, f"{name}={value}: the tensor core takes multiples of {step} up to {most}")
+    for name, value, step, most in (
+        ("kv_tile", kv_tile, 16, 256),
+        ("head_dim", head_dim, 16, 256),
+        ("head_dim_v", head_dim_v, 16, 256),
+    ):
+        require(
+            0 < value <= most and value % step == 0, f"{name}={value}: the tensor core takes multiples of {step} up to {most}"
+        )
     require(kv_stages >= 2, f"kv_stages={kv_stages}: K and V of one step need two stages at least")
     require(q_tile > 0 and q_tile % 64 == 0, f"q_tile={q_tile}: a warpgroup's product has 64 or 128 rows")
 
@@ -50,14 +57,19 @@ class Sm100Forward:
         require(self.q_tile == 128, f"q_tile={self.q_tile}: a tensor memory tile has 128 lanes, a row each")
         require(self.q_tiles in (1, 2), f"q_tiles={self.q_tiles}: one or two query tiles a CTA")
         require(self.ctas in (1, 2), f"ctas={self.ctas}: a product spans one CTA or a pair")
-        require(0 <= self.early_p < self.kv_tile and self.early_p % 32 == 0,
-                f"early_p={self.early_p}: a multiple of 32 columns below {self.kv_tile} (tcgen05.st writes 32 columns)")
+        require(
+            0 <= self.early_p < self.kv_tile and self.early_p % 32 == 0,
+            f"early_p={self.early_p}: a multiple of 32 columns below {self.kv_tile} (tcgen05.st writes 32 columns)",
+        )
         require(0 <= self.software_exp <= 16, f"software_exp={self.software_exp}: a count out of 16")
         require(3 <= self.exp_degree <= 5, f"exp_degree={self.exp_degree}: 3 to 5")
         require(self.rescale_tau >= 0, f"rescale_tau={self.rescale_tau}: not negative")
         require(self.scheduler in ("static", "counter", "clc"), f"scheduler={self.scheduler!r}: static, counter or clc")
-        require(self.kv_tile + SPARE_REGISTERS <= self.registers[0],
-                f"a softmax thread holds a row of {self.kv_tile} scores and needs {SPARE_REGISTERS} registers more: {self.registers[0]} are too few")
+        require(
+            self.kv_tile + SPARE_REGISTERS <= self.registers[0],
+            f"a softmax thread holds a row of {self.kv_tile} scores and needs {SPARE_REGISTERS} registers more: "
+            f"{self.registers[0]} are too few",
+        )
         check_table(self.barriers, self.roles)
         check_tmem(self.tmem)
         check_smem(self.smem)
@@ -79,8 +91,11 @@ class Sm100Forward:
     @property
     def register_table(self) -> tuple[tuple[str, int, int], ...]:
         softmax, correction, other = self.registers
-        return (("softmax", WARPS_PER_GROUP * self.q_tiles, softmax), ("correction", WARPS_PER_GROUP, correction),
-                ("load, mma, store, scheduler", WARPS_PER_GROUP, other))
+        return (
+            ("softmax", WARPS_PER_GROUP * self.q_tiles, softmax),
+            ("correction", WARPS_PER_GROUP, correction),
+            ("load, mma, store, scheduler", WARPS_PER_GROUP, other),
+        )
 
     @cached_property
     def barriers(self) -> tuple[Barrier, ...]:
@@ -126,8 +141,11 @@ class Sm90Forward:
         _common_checks(self.rows, self.kv_tile, self.head_dim, self.head_dim_v, self.kv_stages)
         require(self.consumers in (1, 2, 3), f"consumers={self.consumers}: one to three consumer warpgroups")
         fragments = self.fragment_registers
-        require(fragments + SPARE_REGISTERS <= self.registers[0],
-                f"a consumer thread holds {fragments} registers of S, P and O and needs {SPARE_REGISTERS} more: {self.registers[0]} are too few")
+        require(
+            fragments + SPARE_REGISTERS <= self.registers[0],
+            f"a consumer thread holds {fragments} registers of S, P and O and needs {SPARE_REGISTERS} more: "
+            f"{self.registers[0]} are too few",
+        )
         check_table(self.barriers, (Role.PRODUCER, Role.CONSUMER))
         check_smem(self.smem)
         check_registers(self.register_table)

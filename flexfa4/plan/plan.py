@@ -1,4 +1,5 @@
 """Plan: the compile key. What changes from call to call (lengths, strides, literal values, captured tensors) is not in it."""
+
 from __future__ import annotations
 
 import hashlib
@@ -44,11 +45,16 @@ class Plan:
         kind, dtypes = ARCHITECTURES[self.arch]
         require(type(self.tiles) is kind, f"{self.arch} takes {kind.__name__}, not {type(self.tiles).__name__}")
         require(self.dtype in dtypes, f"{self.arch} takes {', '.join(map(repr, dtypes))} inputs, not {self.dtype!r}")
-        require(self.pack >= 1 and self.tiles.rows % self.pack == 0, f"pack={self.pack}: must divide the {self.tiles.rows} rows of a work tile")
+        require(
+            self.pack >= 1 and self.tiles.rows % self.pack == 0,
+            f"pack={self.pack}: must divide the {self.tiles.rows} rows of a work tile",
+        )
         require(not (self.split and self.out), "an output hook runs in the combine where a row is split, never in the parts")
         for name in ("score", "mask", "out"):
             text = getattr(self, name)
-            require(not text or parse(text).kind == name, f"the {name} hook was given another kind of graph: {text.splitlines()[:1]}")
+            require(
+                not text or parse(text).kind == name, f"the {name} hook was given another kind of graph: {text.splitlines()[:1]}"
+            )
 
     @property
     def hooks(self) -> tuple[str, ...]:
@@ -61,14 +67,24 @@ class Plan:
 
     def __str__(self) -> str:
         """Plan, maps and budgets in words."""
-        lines = [f"{self.arch} forward, {self.dtype!r}, hooks: {', '.join(self.hooks) or 'none'}, {self.tiles.rows} query rows a work tile, "
-                 f"{self.pack} heads packed", f"{self.tiles}"]
+        lines = [
+            f"{self.arch} forward, {self.dtype!r}, hooks: {', '.join(self.hooks) or 'none'}, "
+            f"{self.tiles.rows} query rows a work tile, "
+            f"{self.pack} heads packed",
+            f"{self.tiles}",
+        ]
         if isinstance(self.tiles, Sm100Forward):
-            lines.append("tensor memory: " + ", ".join(
-                f"{r.name} {r.first}..{r.end - 1}" + (f" (in {r.aliases})" if r.aliases else "") for r in self.tiles.tmem))
+            lines.append(
+                "tensor memory: "
+                + ", ".join(
+                    f"{r.name} {r.first}..{r.end - 1}" + (f" (in {r.aliases})" if r.aliases else "") for r in self.tiles.tmem
+                )
+            )
         if not isinstance(self.tiles, TiledForward):
             smem = self.tiles.smem
-            lines.append(f"shared memory: {sum(b.total for b in smem)} bytes: " + ", ".join(
-                f"{b.name} {b.count} x {b.bytes}" + (f" (over {b.aliases})" if b.aliases else "") for b in smem))
+            lines.append(
+                f"shared memory: {sum(b.total for b in smem)} bytes: "
+                + ", ".join(f"{b.name} {b.count} x {b.bytes}" + (f" (over {b.aliases})" if b.aliases else "") for b in smem)
+            )
             lines.append("registers: " + ", ".join(f"{role} {warps} warps x {n}" for role, warps, n in self.tiles.register_table))
         return "\n".join(lines)

@@ -1,4 +1,5 @@
 """From spans to the records a kernel reads: order the rows, split where it pays, never worse than the natural order."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -57,8 +58,9 @@ class Schedule:
         return self.row_total / self.workers
 
 
-def make_schedule(work: Work, workers: int, per_section: int | None = None, cost: CostModel = CostModel(),
-                  split: bool = True) -> Schedule:
+def make_schedule(
+    work: Work, workers: int, per_section: int | None = None, cost: CostModel = CostModel(), split: bool = True
+) -> Schedule:
     """The best of: longest-first inside sections of `per_section` KV heads (all heads in one section where None), the same with
     rows split to fill every worker, and the natural order. `workers` is the number of CTAs (or clusters) resident at once."""
     costs = work.costs(cost)
@@ -71,7 +73,11 @@ def make_schedule(work: Work, workers: int, per_section: int | None = None, cost
         best, chosen, strategy = natural, natural_order(work), "natural"
     if split and best > lower_bound(costs, workers, splittable=True) + SPLIT_GAIN:
         attempt = fill(work, order, costs, workers, cost)
-        if attempt is not None and attempt.pieces and makespan(_filled_costs(order, costs, attempt), workers) + SPLIT_GAIN <= best:
+        if (
+            attempt is not None
+            and attempt.pieces
+            and makespan(_filled_costs(order, costs, attempt), workers) + SPLIT_GAIN <= best
+        ):
             chosen, strategy, filling = order, "longest first, split", attempt
     if filling is None:
         tiles = _whole_tiles(work, chosen)

@@ -1,10 +1,20 @@
 """One small graph for every Op and operand category that it takes, for tests that compile them."""
+
 from __future__ import annotations
 
 from flexfa4.ir import Capture, DType, Graph, Op, cast, const, node
 from flexfa4.ir.graph import B, D, H, KV, LSE, OUT, Q, SCORE
-from flexfa4.ir.ops import (BITWISE, COMPARISONS, FLOAT_BINARY, FLOAT_LEAVES, FLOAT_TESTS, FLOAT_UNARY, INDEX_LEAVES,
-                            NUMBER_UNARY, SHIFTS)
+from flexfa4.ir.ops import (
+    BITWISE,
+    COMPARISONS,
+    FLOAT_BINARY,
+    FLOAT_LEAVES,
+    FLOAT_TESTS,
+    FLOAT_UNARY,
+    INDEX_LEAVES,
+    NUMBER_UNARY,
+    SHIFTS,
+)
 
 F32, I64, I32, BOOL = DType.F32, DType.I64, DType.I32, DType.BOOL
 SIGNED = node(Op.SUB, (Q, KV), I64)
@@ -48,11 +58,15 @@ def samples() -> dict[str, Graph]:
         found[f"{op!r} f32"] = Graph("score", node(op, (SCORE,), F32))
     for op in FLOAT_BINARY | {Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.MOD, Op.TRUNCDIV, Op.FMOD, Op.POW, Op.MIN, Op.MAX}:
         found[f"{op!r} f32"] = Graph("score", node(op, (SCORE, slot), F32), (), (F32,))
-    for op in {Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.MOD, Op.TRUNCDIV, Op.FMOD, Op.MIN, Op.MAX, Op.NOT} | BITWISE | NUMBER_UNARY:
+    for op in (
+        {Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.MOD, Op.TRUNCDIV, Op.FMOD, Op.MIN, Op.MAX, Op.NOT} | BITWISE | NUMBER_UNARY
+    ):
         for dtype in (I32, I64, DType.I8, DType.U8):
             found[f"{op!r} {dtype!r}"] = _integers(op, dtype)
     found["pow i64"] = _scored(node(Op.POW, (KV, const(3, I64)), I64))
-    found["pow i32 run-time exponent"] = _scored(node(Op.POW, (cast(KV, I32), cast(node(Op.MOD, (H, const(7, I64)), I64), I32)), I32))
+    found["pow i32 run-time exponent"] = _scored(
+        node(Op.POW, (cast(KV, I32), cast(node(Op.MOD, (H, const(7, I64)), I64), I32)), I32)
+    )
     for op in SHIFTS:
         found[f"{op!r} static"] = _scored(node(op, (SIGNED, const(3, I64)), I64))
         found[f"{op!r} run-time"] = _scored(node(op, (cast(SIGNED, I32), cast(H, I32)), I32))

@@ -1,4 +1,5 @@
 """Every op as a kernel: it compiles for both architectures without local memory, and its PTX computes what torch computes."""
+
 from __future__ import annotations
 
 import pytest
@@ -21,7 +22,7 @@ SAMPLES = samples()
 SMALL = Fragment(rows=1, columns=4)
 POSITIVE = {Op.LOG, Op.LOG2, Op.LOG10, Op.SQRT, Op.RSQRT, Op.POW}
 # Rounding of a handful of float32 operations, for ops that have no approximation.
-ROUNDING = 2.0 ** -21
+ROUNDING = 2.0**-21
 
 
 def test_every_op_has_a_row_and_a_sample():
@@ -44,7 +45,9 @@ def inputs(op: Op) -> torch.Tensor:
     """[2, 3, 5, 24] values: special ones, then magnitudes from tiny to the largest that the op's bound covers."""
     special = torch.tensor([float("nan"), float("inf"), float("-inf"), 0.0, 0.5, -0.5, 1.0, -1.0, 1.5, 2.5, -2.5, -7.0])
     generator = torch.Generator().manual_seed(1)
-    most = {Op.EXP: 80.0, Op.EXP2: 120.0, Op.SIGMOID: 80.0, Op.EXPM1: 80.0, Op.SIN: 30000.0, Op.COS: 30000.0, Op.TAN: 1.3}.get(op, 1000.0)
+    most = {Op.EXP: 80.0, Op.EXP2: 120.0, Op.SIGMOID: 80.0, Op.EXPM1: 80.0, Op.SIN: 30000.0, Op.COS: 30000.0, Op.TAN: 1.3}.get(
+        op, 1000.0
+    )
     exponents = torch.rand(2 * 3 * 5 * 24 - len(special), generator=generator) * 20 - 20
     body = most * torch.exp2(exponents) * torch.randint(0, 2, exponents.shape, generator=generator).mul(2).sub(1)
     x = torch.cat([special, body]).reshape(2, 3, 5, 24)
@@ -53,7 +56,11 @@ def inputs(op: Op) -> torch.Tensor:
 
 def environment(graph, x: torch.Tensor) -> dict:
     b, h, q, columns = x.shape
-    env = {Op.B: torch.arange(b).view(-1, 1, 1, 1), Op.H: torch.arange(h).view(1, -1, 1, 1), Op.Q: torch.arange(q).view(1, 1, -1, 1)}
+    env = {
+        Op.B: torch.arange(b).view(-1, 1, 1, 1),
+        Op.H: torch.arange(h).view(1, -1, 1, 1),
+        Op.Q: torch.arange(q).view(1, 1, -1, 1),
+    }
     last = torch.arange(columns).view(1, 1, 1, -1)
     if graph.kind == "out":
         return env | {Op.OUT: x, Op.LSE: x[..., :1], Op.D: last}
@@ -61,13 +68,26 @@ def environment(graph, x: torch.Tensor) -> dict:
 
 
 def bind(graph) -> BoundGraph:
-    """Captures of 7 x 9 x 5 (or fewer dims) small numbers, so that indices wrap and leave the range; a literal of 2.5, 3 or True."""
-    types = {DType.BOOL: torch.bool, DType.U8: torch.uint8, DType.I8: torch.int8, DType.I16: torch.int16, DType.I32: torch.int32,
-             DType.I64: torch.int64, DType.F16: torch.float16, DType.BF16: torch.bfloat16, DType.F32: torch.float32,
-             DType.F64: torch.float64}
+    """Captures of 7 x 9 x 5 (or fewer dims) small numbers: indices wrap and leave the range; a literal of 2.5, 3 or True."""
+    types = {
+        DType.BOOL: torch.bool,
+        DType.U8: torch.uint8,
+        DType.I8: torch.int8,
+        DType.I16: torch.int16,
+        DType.I32: torch.int32,
+        DType.I64: torch.int64,
+        DType.F16: torch.float16,
+        DType.BF16: torch.bfloat16,
+        DType.F32: torch.float32,
+        DType.F64: torch.float64,
+    }
     generator = torch.Generator().manual_seed(2)
-    tensors = tuple(torch.randint(0 if c.dtype in (DType.BOOL, DType.U8) else -9, 10, (7, 9, 5)[:c.rank], generator=generator)
-                    .to(types[c.dtype]) for c in graph.captures)
+    tensors = tuple(
+        torch.randint(0 if c.dtype in (DType.BOOL, DType.U8) else -9, 10, (7, 9, 5)[: c.rank], generator=generator).to(
+            types[c.dtype]
+        )
+        for c in graph.captures
+    )
     literals = tuple(True if d.is_bool else 3 if d.is_int else 2.5 for d in graph.slots)
     return BoundGraph(graph, tensors, literals, Origin("sample", "samples.py", 1))
 
@@ -87,8 +107,13 @@ def agrees(got: torch.Tensor, want: torch.Tensor, relative: float, absolute: flo
 RARE = {"pow i32 run-time exponent", "cast i64 to f16", "cast i64 to bf16", "mul bf16"}
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(n, marks=pytest.mark.xfail(raises=emulator.UnknownInstruction, strict=False) if n in RARE else ()) for n in SAMPLES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.xfail(raises=emulator.UnknownInstruction, strict=False) if n in RARE else ())
+        for n in SAMPLES
+    ],
+)
 def test_op_computes_what_torch_computes(name):
     graph = SAMPLES[name]
     op = next(op for op in Op if repr(op) == name.split()[0])

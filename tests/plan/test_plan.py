@@ -1,12 +1,24 @@
 """Budgets that refuse, barrier tables, and a compile key without lengths and literal values."""
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexfa4.ir import DType, Graph, Op, const, node
 from flexfa4.ir.graph import H, KV, Q, SCORE
-from flexfa4.plan import (WIDE, Assumptions, BudgetError, Level, Plan, Sm90Forward, Sm100Forward, hoist, integer_ranges,
-                          plan_forward, show_table)
+from flexfa4.plan import (
+    WIDE,
+    Assumptions,
+    BudgetError,
+    Level,
+    Plan,
+    Sm90Forward,
+    Sm100Forward,
+    hoist,
+    integer_ranges,
+    plan_forward,
+    show_table,
+)
 
 I64 = DType.I64
 
@@ -17,11 +29,18 @@ def window(slots: int = 1) -> Graph:
 
 
 def test_the_key_holds_neither_lengths_nor_literal_values():
-    keys = {plan_forward("sm100", DType.BF16, 128, 128, (window(),), lengths=lengths, literals=literals).compile_key()
-            for lengths in ((4096, 4096), (1 << 20, 77777)) for literals in ((256,), (1024,), (-3,))}
+    keys = {
+        plan_forward("sm100", DType.BF16, 128, 128, (window(),), lengths=lengths, literals=literals).compile_key()
+        for lengths in ((4096, 4096), (1 << 20, 77777))
+        for literals in ((256,), (1024,), (-3,))
+    }
     assert len(keys) == 1
-    other = {plan_forward("sm100", dtype, d, 128, graphs).compile_key()
-             for dtype in (DType.BF16, DType.F16) for d in (128, 64) for graphs in ((), (window(),))}
+    other = {
+        plan_forward("sm100", dtype, d, 128, graphs).compile_key()
+        for dtype in (DType.BF16, DType.F16)
+        for d in (128, 64)
+        for graphs in ((), (window(),))
+    }
     assert len(other) == 8
 
 
@@ -38,18 +57,21 @@ def test_the_head_dims_of_the_paper_fit(head_dims):
     assert sum(32 * warps * n for _, warps, n in tiles.register_table) <= 65536
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: Sm100Forward(256, 256), "columns of tensor memory, 512 exist"),
-    (lambda: Sm100Forward(128, 128, kv_stages=4), "bytes of shared memory, 232448 exist"),
-    (lambda: Sm100Forward(128, 128, registers=(200, 72, 56)), "registers, 65536 exist"),
-    (lambda: Sm100Forward(128, 128, registers=(190, 72, 56)), "steps of 8"),
-    (lambda: Sm100Forward(100, 128), "head_dim=100"),
-    (lambda: Sm100Forward(128, 128, early_p=100), "early_p=100"),
-    (lambda: Sm90Forward(128, 128, consumers=3, registers=(160, 32)), "consumer thread holds"),
-    (lambda: Plan("sm100", DType.F32, Sm100Forward(64, 64)), "inputs, not f32"),
-    (lambda: Plan("sm90", DType.F16, Sm100Forward(64, 64)), "takes Sm90Forward"),
-    (lambda: Plan("sm100", DType.F16, Sm100Forward(64, 64), pack=3), "pack=3"),
-])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: Sm100Forward(256, 256), "columns of tensor memory, 512 exist"),
+        (lambda: Sm100Forward(128, 128, kv_stages=4), "bytes of shared memory, 232448 exist"),
+        (lambda: Sm100Forward(128, 128, registers=(200, 72, 56)), "registers, 65536 exist"),
+        (lambda: Sm100Forward(128, 128, registers=(190, 72, 56)), "steps of 8"),
+        (lambda: Sm100Forward(100, 128), "head_dim=100"),
+        (lambda: Sm100Forward(128, 128, early_p=100), "early_p=100"),
+        (lambda: Sm90Forward(128, 128, consumers=3, registers=(160, 32)), "consumer thread holds"),
+        (lambda: Plan("sm100", DType.F32, Sm100Forward(64, 64)), "inputs, not f32"),
+        (lambda: Plan("sm90", DType.F16, Sm100Forward(64, 64)), "takes Sm90Forward"),
+        (lambda: Plan("sm100", DType.F16, Sm100Forward(64, 64), pack=3), "pack=3"),
+    ],
+)
 def test_a_plan_refuses_to_be_wrong(make, message):
     with pytest.raises(BudgetError, match=message):
         make()
@@ -59,7 +81,7 @@ def test_the_barrier_table_prints_every_barrier():
     tiles = Sm100Forward(128, 128)
     text = show_table(tiles.barriers)
     assert all(f"`{b.name}`" in text for b in tiles.barriers)
-    assert next(b for b in tiles.barriers if b.name == "p_ready").arrivals == 8      # a softmax and the correction warpgroup
+    assert next(b for b in tiles.barriers if b.name == "p_ready").arrivals == 8  # a softmax and the correction warpgroup
 
 
 def test_values_are_hoisted_to_their_level():
@@ -71,14 +93,30 @@ def test_values_are_hoisted_to_their_level():
     assert len(placed[Level.ELEMENT]) == 3
 
 
-PYTHON = {Op.ADD: lambda a, b: a + b, Op.SUB: lambda a, b: a - b, Op.MUL: lambda a, b: a * b, Op.MIN: min, Op.MAX: max,
-          Op.FLOORDIV: lambda a, b: a // b, Op.MOD: lambda a, b: a % b, Op.AND: lambda a, b: a & b, Op.OR: lambda a, b: a | b,
-          Op.XOR: lambda a, b: a ^ b, Op.FMOD: lambda a, b: abs(a) % abs(b) * (1 if a >= 0 else -1)}
+PYTHON = {
+    Op.ADD: lambda a, b: a + b,
+    Op.SUB: lambda a, b: a - b,
+    Op.MUL: lambda a, b: a * b,
+    Op.MIN: min,
+    Op.MAX: max,
+    Op.FLOORDIV: lambda a, b: a // b,
+    Op.MOD: lambda a, b: a % b,
+    Op.AND: lambda a, b: a & b,
+    Op.OR: lambda a, b: a | b,
+    Op.XOR: lambda a, b: a ^ b,
+    Op.FMOD: lambda a, b: abs(a) % abs(b) * (1 if a >= 0 else -1),
+}
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(sorted(PYTHON, key=lambda op: op.value)), st.integers(0, 9), st.integers(0, 9)), max_size=8),
-       st.integers(0, 2**28 - 1), st.integers(0, 2**28 - 1), st.integers(-2**28 + 1, 2**28 - 1))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(sorted(PYTHON, key=lambda op: op.value)), st.integers(0, 9), st.integers(0, 9)), max_size=8
+    ),
+    st.integers(0, 2**28 - 1),
+    st.integers(0, 2**28 - 1),
+    st.integers(-(2**28) + 1, 2**28 - 1),
+)
 def test_ranges_hold_the_value(steps, q, kv, slot):
     pool = [(Q, q), (KV, kv), (node(Op.SLOT, (), I64, 0), slot), (const(7, I64), 7), (const(-3, I64), -3)]
     for op, i, j in steps:

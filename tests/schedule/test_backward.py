@@ -1,4 +1,5 @@
 """Shortest first for the deterministic backward, and the picture of a schedule."""
+
 import sys
 from pathlib import Path
 
@@ -23,8 +24,11 @@ def slow_simulation(work, order, workers, descending):
     for row in order:
         b, h, _ = (int(x[0]) for x in work.coordinates(np.array([row])))
         mask_row = int(work.mask_rows(np.array([row]))[0])
-        tiles = [(t, 1.0 if kind == FULL else 1.2)
-                 for begin, end, kind in work.runs[work.row_ptr[mask_row]:work.row_ptr[mask_row + 1]].tolist() for t in range(begin, end)]
+        tiles = [
+            (t, 1.0 if kind == FULL else 1.2)
+            for begin, end, kind in work.runs[work.row_ptr[mask_row] : work.row_ptr[mask_row + 1]].tolist()
+            for t in range(begin, end)
+        ]
         worker = free.argmin()
         now = free[worker] + 2.0
         for t, rate in reversed(tiles) if descending else tiles:
