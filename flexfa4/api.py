@@ -13,7 +13,7 @@ from flexfa4.engines.tiled.tiles import KV_TILE, query_tile
 from flexfa4.errors import ShapeError, UnsupportedError
 from flexfa4.ir import DType, Op
 from flexfa4.ir.bound import BoundGraph
-from flexfa4.runtime import Attention, attention
+from flexfa4.runtime import Attention, attention, compiled
 from flexfa4.runtime.programs import Layout
 from flexfa4.sparsity import BlockMask, and_masks
 from flexfa4.trace import bind
@@ -52,14 +52,18 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     query, key, value = _autocast(query, key, value)
     check_tensors(query, key, value, enable_gqa)
     want_lse = _wants_lse(return_lse, return_aux)
-    call = _prepare(query, key, (score_mod, block_mask, mask_mod, out_mod), scale)
-    out, lse = attention(query, key, value, call)
+    scale = 1.0 / math.sqrt(query.shape[3]) if scale is None else float(scale)
+    if torch.compiler.is_dynamo_compiling():
+        out, lse = _traced_by_dynamo((query, key, value), (score_mod, block_mask, mask_mod, out_mod), scale)
+    else:
+        call = _prepare(query, key, (score_mod, block_mask, mask_mod, out_mod), scale)
+        out, lse = attention(query, key, value, call)
     if return_aux is not None:
         return out, AuxOutput(lse=lse if want_lse else None)
     return (out, lse) if return_lse else out
 
 
-def _prepare(query: Tensor, key: Tensor, mods: tuple, scale: float | None) -> Attention:
+def _prepare(query: Tensor, key: Tensor, mods: tuple, scale: float) -> Attention:
     score_mod, block_mask, mask_mod, out_mod = mods
     float_type = DType.F64 if query.dtype is torch.float64 else DType.F32
     score = None if score_mod is None else bind(score_mod, "score", float_type)
@@ -68,8 +72,21 @@ def _prepare(query: Tensor, key: Tensor, mods: tuple, scale: float | None) -> At
     for bound in (score, mask, hook):
         if bound is not None:
             check_captures(bound, query.device)
-    scale = 1.0 / math.sqrt(query.shape[3]) if scale is None else float(scale)
     return Attention(score, mask, hook, layout, spans, scale)
+
+
+def _traced_by_dynamo(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) -> tuple[Tensor, Tensor]:
+    query, key, _ = tensors
+    score_mod, block_mask, mask_mod, out_mod = mods
+    if block_mask is not None:
+        if not isinstance(block_mask, BlockMask):
+            raise UnsupportedError("inside torch.compile block_mask must be a flexfa4.BlockMask: convert torch's with "
+                                   "BlockMask.from_torch outside")
+        check_mask(block_mask, query, key)
+        mask_mod = block_mask.mask_mod if mask_mod is None else and_masks(block_mask.mask_mod, mask_mod)
+    group = query.shape[1] // key.shape[1]
+    tiles = [query_tile(query.shape[2], group), query_tile(query.shape[2], 1), KV_TILE]
+    return compiled.call(tensors, (score_mod, mask_mod, out_mod), scale, tiles)
 
 
 def _mask(block_mask, mask_mod, query: Tensor, key: Tensor) -> tuple[BoundGraph | None, Layout | None, tuple[Tensor, ...]]:

@@ -1,4 +1,5 @@
 """From a call to an engine: the registered torch op, its gradients, and how graphs travel through it as text."""
+from . import compiled
 from .torch_op import Attention, attention
 
-__all__ = ["Attention", "attention"]
+__all__ = ["Attention", "attention", "compiled"]

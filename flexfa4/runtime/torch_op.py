@@ -16,11 +16,11 @@ from flexfa4.ir.bound import BoundGraph
 from .programs import Layout, Programs, decode, encode
 from .spans_cache import spans_of
 
-_LIBRARY = torch.library.Library("flexfa4", "DEF")
-_LIBRARY.define(
+LIBRARY = torch.library.Library("flexfa4", "DEF")
+LIBRARY.define(
     "attention(Tensor query, Tensor key, Tensor value, Tensor[] captures, Tensor[] spans, Scalar[] literals, str programs, "
     "float scale) -> (Tensor out, Tensor lse, Tensor plain)")
-_LIBRARY.define(
+LIBRARY.define(
     "attention_backward(Tensor[] inputs, Tensor[] saved, Tensor d_out, Tensor? d_lse, Tensor[] captures, Tensor[] spans, "
     "Scalar[] literals, str programs, float scale, int[] wanted) -> Tensor[]")
 
@@ -132,9 +132,9 @@ def _refuse_second(ctx, *grads):
                            "flexfa4.reference.attention for double backward at small sizes, or drop create_graph=True")
 
 
-_LIBRARY.impl("attention", _attention, "CompositeExplicitAutograd")
-_LIBRARY.impl("attention_backward", _attention_backward, "CompositeExplicitAutograd")
-torch.library.register_fake("flexfa4::attention", _attention_fake, lib=_LIBRARY)
-torch.library.register_fake("flexfa4::attention_backward", _attention_backward_fake, lib=_LIBRARY)
-torch.library.register_autograd("flexfa4::attention", _differentiate, setup_context=_save, lib=_LIBRARY)
-torch.library.register_autograd("flexfa4::attention_backward", _refuse_second, setup_context=lambda ctx, inputs, output: None, lib=_LIBRARY)
+LIBRARY.impl("attention", _attention, "CompositeExplicitAutograd")
+LIBRARY.impl("attention_backward", _attention_backward, "CompositeExplicitAutograd")
+torch.library.register_fake("flexfa4::attention", _attention_fake, lib=LIBRARY)
+torch.library.register_fake("flexfa4::attention_backward", _attention_backward_fake, lib=LIBRARY)
+torch.library.register_autograd("flexfa4::attention", _differentiate, setup_context=_save, lib=LIBRARY)
+torch.library.register_autograd("flexfa4::attention_backward", _refuse_second, setup_context=lambda ctx, inputs, output: None, lib=LIBRARY)
