@@ -15,7 +15,6 @@ from torch._C import DispatchKey
 from torch._higher_order_ops.base_hop import BaseHOP
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
-from torch.overrides import TorchFunctionMode
 
 from flexfa4.ir import DType, Op
 from flexfa4.ir.bound import BoundGraph
@@ -32,26 +31,15 @@ _FLOAT_LEAVES = ("score", "out", "lse")
 _ARGUMENTS = {"score": ("score", "b", "h", "q", "kv"), "mask": ("b", "h", "q", "kv"), "out": ("out", "lse", "b", "h", "q", "d")}
 
 
-class IndexByTensor(TorchFunctionMode):
-    """t[i] with scalar tensors becomes aten.index, which Dynamo need not know the value of `i` for."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is torch.Tensor.__getitem__:
-            table, index = args
-            index = index if isinstance(index, tuple) else (index,)
-            if all(isinstance(i, (int, Tensor)) and not isinstance(i, bool) for i in index) and \
-                    any(isinstance(i, Tensor) for i in index):
-                index = [i if isinstance(i, Tensor) else torch.tensor(i, device=table.device) for i in index]
-                return torch.ops.aten.index(table, index)
-        return func(*args, **(kwargs or {}))
-
-
 def _float_type(like: Tensor) -> torch.dtype:
     return torch.float64 if like.dtype is torch.float64 else torch.float32
 
 
 def _leaf_fake(like, name):
-    return like.new_empty((), dtype=_float_type(like) if name in _FLOAT_LEAVES else torch.int64)
+    if name in _FLOAT_LEAVES:
+        return like.new_empty((), dtype=_float_type(like))
+    # Indexing a tensor by a scalar asks for its value; Dynamo records the lookup whatever the value is, and 0 is in range.
+    return torch.tensor(0, device=like.device)
 
 
 def _join_fake(query, key, value, score, mask, out, scale, tiles):
@@ -148,8 +136,6 @@ class _Body:
     def _run(self, n, args, kwargs, leaves):
         if n.target is torch.ops.flexfa4.leaf.default or n.target is torch.ops.flexfa4.leaf:
             return leaves[args[1]]
-        if n.target is torch.ops.aten.index or n.target is torch.ops.aten.index.Tensor:
-            return args[0][tuple(args[1])]
         if n.op == "call_function":
             return n.target(*args, **kwargs)
         if n.op == "call_method":
@@ -198,8 +184,7 @@ def call(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, tile
             out = out_mod(leaf("out"), leaf("lse"), *at[:3], *column)
         return torch.ops.flexfa4.join(query, key, value, score, mask, out, scale, tiles)
 
-    with IndexByTensor():        # outside the operator: Dynamo takes entering a mode in a body for a side effect
-        return attend(body, *tensors)
+    return attend(body, *tensors)
 
 
 def _parameters(fn: Callable) -> int:
