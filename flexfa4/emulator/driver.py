@@ -12,7 +12,6 @@ from . import build, native
 from .errors import EmulatorError
 
 _ATTRIBUTE_CLUSTER = 4                          # cudaLaunchAttributeClusterDimension
-_STOPPED = 700                                  # what the host function is told when a launch was stopped
 _compiled: list = []                            # (cubin bytes, PTX text, weak reference) of every compiled function seen
 _state: dict = {"shim": None, "device": None, "callback": None}
 
@@ -141,6 +140,9 @@ class Device:
             raise error
 
     def _launch(self, config, kernel, args) -> int:
+        # The host function is always told that the launch went well: its error path expects a CUDA runtime to describe the error.
+        if self.error is not None:
+            return 0
         try:
             loaded = native.load(_ptx_of(kernel.contents))
             c = config.contents
@@ -151,10 +153,9 @@ class Device:
             params = parameter_buffer(loaded.program.kernel, args)
             launch = run_loaded(loaded, tuple(c.grid), tuple(c.block), cluster, c.smem, params, self.options, self._ranges)
             self.launches.append(launch)
-            return 0
         except BaseException as e:              # an exception cannot cross the C frames: `check` and `__exit__` raise it
-            self.error = self.error or e
-            return _STOPPED
+            self.error = e
+        return 0
 
 
 def parameter_buffer(kernel, args):

@@ -227,6 +227,8 @@ void define_alu() {
     def("mul.hi.u64", "D S S", op2<u64, u64, u64, [](u64 a, u64 b) { return (u64)(((unsigned __int128)a * b) >> 64); }>);
     def("mad.hi.s32", "d s s s", op3<s32, s32, s32, s32, [](s32 a, s32 b, s32 c) { return (s32)((u32)(((s64)a * b) >> 32) + (u32)c); }>);
     def("mad.hi.u32", "d s s s", op3<u32, u32, u32, u32, [](u32 a, u32 b, u32 c) { return (u32)(((u64)a * b) >> 32) + c; }>);
+    def("max.relu.s32", "d s s", op2<s32, s32, s32, [](s32 a, s32 b) { s32 m = (a > b) ? a : b; return m < 0 ? 0 : m; }>);
+    def("min.relu.s32", "d s s", op2<s32, s32, s32, [](s32 a, s32 b) { s32 m = (a < b) ? a : b; return m < 0 ? 0 : m; }>);
     def("lop3.b32", "d s s s i", lop3_b32);
     def("prmt.b32", "d s s s", op3<u32, u32, u32, u32, prmt>);
     def("popc.b32", "d s", op1<u32, u32, [](u32 a) { return (u32)__builtin_popcount(a); }>);

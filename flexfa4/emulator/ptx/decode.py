@@ -182,9 +182,9 @@ class Decoder:
         out.append(8 * ROW if t == "_" else self._need(t, PREDICATE))
 
     def _psrc(self, t, out):
-        if t in ("0", "1"):
-            # A predicate's 32 bits all clear, read negated for true.
-            out += (self._fill(CONST, 0, 1), int(t))
+        if INTEGER.match(t):
+            # A predicate's 32 bits all clear, read negated for true (any number but 0).
+            out += (self._fill(CONST, 0, 1), int(int(t, 0) != 0))
             return
         negated = t.startswith("!")
         out += (self._need(t[1:].strip() if negated else t, PREDICATE), int(negated))
