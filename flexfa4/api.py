@@ -42,8 +42,8 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     output element at the end. scale: default 1 / sqrt(D).
 
     Returns out [B, Hq, Sq, Dv] in query's dtype; with return_lse also lse [B, Hq, Sq] (natural logarithm, float32, or float64 for
-    float64 inputs); with return_aux the pair (out, AuxOutput). A row that may see no key has out 0 and lse -inf. kernel_options is
-    accepted for compatibility and ignored with a warning.
+    float64 inputs); with return_aux the pair (out, AuxOutput). A row that may see no key has out 0 and lse -inf.
+    kernel_options is accepted for compatibility and ignored with a warning.
 
     Raises ShapeError, TraceError, LookupOutOfRange or StaleMaskError; the first two before any work is done.
     """
@@ -126,7 +126,8 @@ def _wants_lse(return_lse: bool, return_aux) -> bool:
     if return_aux is None:
         return return_lse
     if return_lse:
-        raise ShapeError("return_lse=True and return_aux are both given: ask for the lse once, with return_aux=AuxRequest(lse=True)")
+        raise ShapeError("return_lse=True and return_aux are both given: ask for the lse once, "
+                         "with return_aux=AuxRequest(lse=True)")
     if getattr(return_aux, "max_scores", False):
         raise UnsupportedError("return_aux asks for max_scores, which no engine keeps: ask for lse alone")
     return bool(getattr(return_aux, "lse", False))

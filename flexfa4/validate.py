@@ -43,7 +43,8 @@ def _check_kind(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise ShapeError(f"query has dtype {query.dtype} and {name} has dtype {t.dtype}: convert one, for example "
                              f"{name}.to(query.dtype)")
         if t.device != query.device:
-            raise ShapeError(f"query is on {query.device} and {name} is on {t.device}: move one, for example {name}.to(query.device)")
+            raise ShapeError(f"query is on {query.device} and {name} is on {t.device}: move one, for example "
+                             f"{name}.to(query.device)")
 
 
 def check_heads(query_heads: int, kv_heads: int, enable_gqa: bool) -> None:
@@ -51,26 +52,26 @@ def check_heads(query_heads: int, kv_heads: int, enable_gqa: bool) -> None:
     if query_heads == kv_heads:
         return
     if not enable_gqa:
-        raise ShapeError(f"query has {query_heads} heads and key and value have {kv_heads}: pass enable_gqa=True if query heads share "
-                         "key heads")
+        raise ShapeError(f"query has {query_heads} heads and key and value have {kv_heads}: pass enable_gqa=True if "
+                         "query heads share key heads")
     if kv_heads == 0 or query_heads % kv_heads:
-        raise ShapeError(f"query has {query_heads} heads and key and value have {kv_heads}: with enable_gqa=True the number of query "
-                         "heads must be a multiple of the number of key heads")
+        raise ShapeError(f"query has {query_heads} heads and key and value have {kv_heads}: with enable_gqa=True "
+                         "the number of query heads must be a multiple of the number of key heads")
 
 
 def check_mask(mask: BlockMask, query: Tensor, key: Tensor) -> None:
     """Raises ShapeError unless a BlockMask was made for the call's lengths, batch and heads."""
     batch, heads, q_len, kv_len = mask.shape
     if (q_len, kv_len) != (query.shape[2], key.shape[2]):
-        raise ShapeError(f"block_mask was made for Q_LEN={q_len}, KV_LEN={kv_len}, and the call has query length {query.shape[2]} and "
-                         f"key length {key.shape[2]}: use block_mask.resize({query.shape[2]}, {key.shape[2]}), or create_block_mask "
-                         "with these lengths")
+        raise ShapeError(f"block_mask was made for Q_LEN={q_len}, KV_LEN={kv_len}, and the call has query length "
+                         f"{query.shape[2]} and key length {key.shape[2]}: use block_mask.resize({query.shape[2]}, {key.shape[2]}), or "
+                         "create_block_mask with these lengths")
     graph = mask.bound.graph
     for op, name, made, called in ((Op.B, "B", batch, query.shape[0]), (Op.H, "H", heads, query.shape[1])):
         if made != called and graph.uses(op):
             what = "batch" if op is Op.B else "head"
-            raise ShapeError(f"block_mask was made with {name}={made}, its mask_mod depends on the {what}, and the call has {called}: "
-                             f"make it with {name}={called}")
+            raise ShapeError(f"block_mask was made with {name}={made}, its mask_mod depends on the {what}, and the call "
+                             f"has {called}: make it with {name}={called}")
 
 
 def check_captures(bound: BoundGraph, device: torch.device) -> None:
@@ -79,8 +80,8 @@ def check_captures(bound: BoundGraph, device: torch.device) -> None:
     for i, t in enumerate(bound.tensors):
         if t.device != device and not (t.dim() == 0 and t.device.type == "cpu"):
             name = names[i] if i < len(names) else f"capture {i}"
-            raise ShapeError(f"{bound.origin.where()}: {bound.origin.name} captures {name} on {t.device}, and query is on {device}: "
-                             f"move it, for example {name}.to(query.device)")
+            raise ShapeError(f"{bound.origin.where()}: {bound.origin.name} captures {name} on {t.device}, and query is on "
+                             f"{device}: move it, for example {name}.to(query.device)")
 
 
 def _shape(t: Tensor) -> str:

@@ -165,8 +165,8 @@ attend = _Attend()
 
 
 def call(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, tiles: list[int]):
-    """What flex_attention does while Dynamo traces it. mods: (score_mod, mask_mod, out_mod), each a function or None; tiles: query
-    tile where heads share a mask row, query tile where they do not, key tile. Returns (out, lse)."""
+    """What flex_attention does while Dynamo traces it. mods: (score_mod, mask_mod, out_mod), each a function or None; tiles:
+    query tile where heads share a mask row, query tile where they do not, key tile. Returns (out, lse)."""
     score_mod, mask_mod, out_mod = mods
 
     def body(query, key, value):

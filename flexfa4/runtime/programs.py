@@ -47,7 +47,8 @@ class Programs:
                 bound.append(None)
                 continue
             more, others = len(graph.captures), len(graph.slots)
-            bound.append(BoundGraph(graph, tuple(captures[capture:capture + more]), tuple(literals[literal:literal + others]), origin))
+            mine, numbers = tuple(captures[capture:capture + more]), tuple(literals[literal:literal + others])
+            bound.append(BoundGraph(graph, mine, numbers, origin))
             capture, literal = capture + more, literal + others
         return bound
 

@@ -80,7 +80,8 @@ def _attention_backward(inputs, saved, d_out, d_lse, captures, spans, literals, 
             found.update((i + first, g) for i, g in grads.items())
         count = len(score.tensors) if score is not None else 0
         asked = frozenset(i for i in wanted if i < count)
-        grads = tiled.backward(*inputs, (plain, lse), (d_out, d_lse), scale, score, _mask(decoded, mask, spans, *inputs[:2]), asked)
+        tiles = _mask(decoded, mask, spans, *inputs[:2])
+        grads = tiled.backward(*inputs, (plain, lse), (d_out, d_lse), scale, score, tiles, asked)
         found.update(grads.captures)
         # A mask is piecewise constant in its captures: their gradient is 0.
         rest = (found[i] if i in found else torch.zeros_like(captures[i]) for i in wanted)
@@ -115,7 +116,7 @@ def _differentiate(ctx, d_out, d_lse, d_plain):
     query, key, value, plain, lse, *more = ctx.saved_tensors
     captures, spans = more[:ctx.counts[0]], more[ctx.counts[0]:]
     literals, programs, scale = ctx.rest
-    # The structure must be that of the inputs as register_autograd sees it: a list of numbers is one leaf, an empty list is a list.
+    # The structure of the inputs as register_autograd sees it: a list of numbers is one leaf, an empty list is a list.
     lists = [None] * len(captures), [None] * len(spans), None if literals else []
     if d_out is None and d_lse is None:
         return (None, None, None, *lists, None, None)
@@ -137,4 +138,5 @@ LIBRARY.impl("attention_backward", _attention_backward, "CompositeExplicitAutogr
 torch.library.register_fake("flexfa4::attention", _attention_fake, lib=LIBRARY)
 torch.library.register_fake("flexfa4::attention_backward", _attention_backward_fake, lib=LIBRARY)
 torch.library.register_autograd("flexfa4::attention", _differentiate, setup_context=_save, lib=LIBRARY)
-torch.library.register_autograd("flexfa4::attention_backward", _refuse_second, setup_context=lambda ctx, inputs, output: None, lib=LIBRARY)
+torch.library.register_autograd("flexfa4::attention_backward", _refuse_second,
+                                setup_context=lambda ctx, inputs, output: None, lib=LIBRARY)

@@ -10,7 +10,7 @@ from flexfa4.ir.bound import BoundGraph
 
 
 def proven_safe(bound: BoundGraph, sizes: dict[Op, int]) -> bool:
-    """True if no lookup of the graph leaves its tensor for any position; `sizes` gives the number of values of each index leaf."""
+    """True if no lookup of the graph leaves its tensor for any position; `sizes`: how many values each index leaf takes."""
     if not bound.graph.uses(Op.LOAD):
         return True
     if any(size == 0 for size in sizes.values()):

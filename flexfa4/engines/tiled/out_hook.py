@@ -18,7 +18,9 @@ _CHUNK_ELEMENTS = 1 << 20
 
 
 def apply(hook: BoundGraph, out: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
-    """hook(out, lse, b, h, q, d) on every element of out [B, H, S, Dv], in lse's dtype; the result has out's dtype. lse [B, H, S].
+    """hook(out, lse, b, h, q, d) on every element of out [B, H, S, Dv], in lse's dtype; lse [B, H, S].
+
+    The result has out's dtype.
 
     Raises LookupOutOfRange where the hook reads past a capture.
     """

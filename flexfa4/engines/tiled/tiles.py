@@ -30,7 +30,7 @@ class Block:
 
 
 def query_tile(q_len: int, group: int) -> int:
-    """Rows of a query tile: about 256 rows over the heads of a group, a power of two in [16, 256]; all rows when there are few."""
+    """Rows of a query tile: about 256 rows over the heads of a group, a power of two in [16, 256]."""
     want = max(16, 256 // group)
     tile = 16
     while tile * 2 <= want and tile < q_len:
