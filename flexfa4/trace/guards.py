@@ -138,11 +138,16 @@ class Walk:
     def _function(self, fn: types.FunctionType, at: int) -> None:
         code = fn.__code__
         code_ref = weakref.ref(code)       # weak: the cache forgets its entries when a code object dies
-        self.guards.append(lambda regs: type(v := regs[at]) is types.FunctionType and v.__code__ is code_ref())
+        plain = fn.__defaults__ is None and fn.__kwdefaults__ is None
+        if plain:
+            self.guards.append(lambda regs: type(v := regs[at]) is types.FunctionType and v.__code__ is code_ref()
+                               and v.__defaults__ is None and v.__kwdefaults__ is None)
+        else:
+            self.guards.append(lambda regs: type(v := regs[at]) is types.FunctionType and v.__code__ is code_ref())
         if not self._once(fn):
             self._identity(fn, at)
             return
-        for attribute, value in (("__defaults__", fn.__defaults__), ("__kwdefaults__", fn.__kwdefaults__)):
+        for attribute, value in () if plain else (("__defaults__", fn.__defaults__), ("__kwdefaults__", fn.__kwdefaults__)):
             self.visit(value, self.take(at, lambda v, a=attribute: getattr(v, a)))
         for i, cell in enumerate(fn.__closure__ or ()):
             try:
