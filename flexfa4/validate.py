@@ -64,8 +64,8 @@ def check_mask(mask: BlockMask, query: Tensor, key: Tensor) -> None:
     batch, heads, q_len, kv_len = mask.shape
     if (q_len, kv_len) != (query.shape[2], key.shape[2]):
         raise ShapeError(f"block_mask was made for Q_LEN={q_len}, KV_LEN={kv_len}, and the call has query length "
-                         f"{query.shape[2]} and key length {key.shape[2]}: use block_mask.resize({query.shape[2]}, {key.shape[2]}), or "
-                         "create_block_mask with these lengths")
+                         f"{query.shape[2]} and key length {key.shape[2]}: use "
+                         f"block_mask.resize({query.shape[2]}, {key.shape[2]}), or create_block_mask with these lengths")
     graph = mask.bound.graph
     for op, name, made, called in ((Op.B, "B", batch, query.shape[0]), (Op.H, "H", heads, query.shape[1])):
         if made != called and graph.uses(op):
