@@ -1,4 +1,5 @@
 """Speed of the emulator on flash-attn-4's sm_100a forward, S=2048 H=4 D=128 causal. Needs flash-attn-4. Run from the checkout."""
+
 import sys
 import time
 import warnings
@@ -21,8 +22,10 @@ for completion, checks in (("immediate", False), ("immediate", False), ("random"
         interface._flash_attn_fwd(q, k, v, causal=True, return_lse=True)
         seconds = time.perf_counter() - start
     n = sum(launch.warp_instructions for launch in dev.launches)
-    print(f"{ARCH} {completion:9} checks={checks}: {seconds:.2f} s, {n / 1e6:.2f} M warp-instructions, {n / seconds / 1e6:.1f} M/s"
-          f"{' (with compilation)' if seconds > 1.5 else ''}")
+    print(
+        f"{ARCH} {completion:9} checks={checks}: {seconds:.2f} s, {n / 1e6:.2f} M warp-instructions, {n / seconds / 1e6:.1f} M/s"
+        f"{' (with compilation)' if seconds > 1.5 else ''}"
+    )
 ptx = driver._compiled[0][1]
 start = time.perf_counter()
 native.Loaded(ptx)

@@ -1,4 +1,5 @@
 """Bare PTX on CPU arrays, without the DSL."""
+
 import ctypes
 
 from . import native
@@ -10,11 +11,11 @@ _INT = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_u
 
 def _bytes(value, size: int, ranges: list) -> bytes:
     """One argument as the bytes of its parameter."""
-    if hasattr(value, "data_ptr"):              # torch tensor
+    if hasattr(value, "data_ptr"):  # torch tensor
         storage = value.untyped_storage()
         ranges.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes()))
         value = value.data_ptr()
-    elif hasattr(value, "ctypes"):              # numpy array
+    elif hasattr(value, "ctypes"):  # numpy array
         ranges.append((value.ctypes.data, value.ctypes.data + value.nbytes))
         value = value.ctypes.data
     if isinstance(value, (bytes, bytearray)):
@@ -26,19 +27,34 @@ def _bytes(value, size: int, ranges: list) -> bytes:
     return bytes(_INT[size](int(value)))
 
 
-def run(ptx: str, grid, block, args=(), *, cluster=(1, 1, 1), smem: int = 0, entry: str | None = None, sms: int = 2, seed: int = 0,
-        completion: str = "random", checks: bool = True, max_steps: int = 100_000_000) -> native.Launch:
-    """Runs one kernel of a PTX module. grid, block, cluster: 3-tuples (or an int). args: torch tensors or numpy arrays (their address is
-    passed), ints, floats, or bytes of the parameter's size. smem: bytes of dynamic shared memory. Other options as in `device`.
-    Returns a `Launch`; raises the errors of errors.py. Kernels may touch the arrays passed here only."""
-    grid, block, cluster = [(x, 1, 1) if isinstance(x, int) else tuple(x) + (1,) * (3 - len(tuple(x))) for x in (grid, block, cluster)]
+def run(ptx: str, grid, block, args=(), *, cluster=(1, 1, 1), smem: int = 0, entry: str | None = None, **options) -> native.Launch:
+    """Runs one kernel of a PTX module.
+
+    grid, block, cluster: 3-tuples (or an int). args: torch tensors or numpy arrays (their address is passed), ints, floats, or
+    bytes of the parameter's size. smem: bytes of dynamic shared memory. options: those of `device` (sms, seed, completion,
+    checks, max_steps). Returns a `Launch`; raises the errors of errors.py. Kernels may touch the arrays passed here only.
+    """
+    grid, block, cluster = [
+        (x, 1, 1) if isinstance(x, int) else tuple(x) + (1,) * (3 - len(tuple(x))) for x in (grid, block, cluster)
+    ]
     loaded = native.load(ptx, entry)
     kernel = loaded.program.kernel
     if len(args) != len(kernel.parameters):
-        raise EmulatorError(f"kernel {kernel.name} has {len(kernel.parameters)} parameters, {len(args)} arguments were given", "launch")
+        raise EmulatorError(
+            f"kernel {kernel.name} has {len(kernel.parameters)} parameters, {len(args)} arguments were given", "launch"
+        )
     ranges: list = []
     raw = ctypes.create_string_buffer(max(64, kernel.param_bytes) + 128)
     base = (ctypes.addressof(raw) + 63) & ~63
     for p, value in zip(kernel.parameters, args):
         ctypes.memmove(base + p.offset, _bytes(value, p.size, ranges), p.size)
-    return run_loaded(loaded, grid, block, cluster, smem, (base, kernel.param_bytes, raw), Options(sms, seed, completion, checks, max_steps), ranges)
+    return run_loaded(
+        loaded,
+        grid,
+        block,
+        cluster,
+        smem,
+        (base, kernel.param_bytes, raw),
+        Options(**options),
+        ranges,
+    )

@@ -1,4 +1,5 @@
 """Compiles the C++ core and the launch shim with the system compiler, once, into the user's cache folder."""
+
 import hashlib
 import os
 import platform
@@ -12,7 +13,7 @@ from .errors import BuildError
 
 HERE = Path(__file__).resolve().parent
 FLAGS = ["-std=c++20", "-O3", "-march=native", "-ffp-contract=off", "-fPIC"]
-FILE_FLAGS = {"mma.cpp": ["-ffp-contract=fast"]}   # one fused multiply-add for each product, as the tensor cores accumulate
+FILE_FLAGS = {"mma.cpp": ["-ffp-contract=fast"]}  # one fused multiply-add for each product, as the tensor cores accumulate
 
 
 def cache_dir() -> Path:
@@ -26,8 +27,10 @@ def _compiler() -> str:
     for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
         if name and shutil.which(name):
             return name
-    raise BuildError("the emulator compiles its core at first use and needs a C++20 compiler: no c++, g++ or clang++ on the "
-                     "PATH. Install one, or name it in the environment variable CXX.")
+    raise BuildError(
+        "the emulator compiles its core at first use and needs a C++20 compiler: no c++, g++ or clang++ on the "
+        "PATH. Install one, or name it in the environment variable CXX."
+    )
 
 
 def _cpu() -> str:
@@ -56,7 +59,7 @@ def _key(sources: list[Path], *more: str) -> str:
 
 def _publish(made: Path, target: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(made, target)                       # atomic: two processes may build at once
+    os.replace(made, target)  # atomic: two processes may build at once
     return target
 
 

@@ -1,6 +1,7 @@
 """Launches of compiled CuTe DSL kernels on CPU tensors: the host function runs unmodified, its launches reach the emulator.
 
 `prepare(arch)` must run before `cutlass` is imported: the DSL reads its environment once."""
+
 import ctypes
 import os
 import sys
@@ -11,17 +12,23 @@ from dataclasses import dataclass
 from . import build, native
 from .errors import EmulatorError
 
-_ATTRIBUTE_CLUSTER = 4                          # cudaLaunchAttributeClusterDimension
-_compiled: list = []                            # (cubin bytes, PTX text, weak reference) of every compiled function seen
+_ATTRIBUTE_CLUSTER = 4  # cudaLaunchAttributeClusterDimension
+_compiled: list = []  # (cubin bytes, PTX text, weak reference) of every compiled function seen
 _state: dict = {"shim": None, "device": None, "callback": None}
 
 
-class _Config(ctypes.Structure):                # cudaLaunchConfig_t
-    _fields_ = [("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3), ("smem", ctypes.c_uint64), ("stream", ctypes.c_void_p),
-                ("attrs", ctypes.c_void_p), ("nattrs", ctypes.c_uint32)]
+class _Config(ctypes.Structure):  # cudaLaunchConfig_t
+    _fields_ = [
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("smem", ctypes.c_uint64),
+        ("stream", ctypes.c_void_p),
+        ("attrs", ctypes.c_void_p),
+        ("nattrs", ctypes.c_uint32),
+    ]
 
 
-class _Attribute(ctypes.Structure):             # cudaLaunchAttribute
+class _Attribute(ctypes.Structure):  # cudaLaunchAttribute
     _fields_ = [("id", ctypes.c_int32), ("pad", ctypes.c_char * 4), ("value", ctypes.c_uint32 * 16)]
 
 
@@ -39,8 +46,11 @@ def prepare(arch: str) -> None:
     shim = str(build.shim_library())
     want = {"CUTE_DSL_LIBS": shim, "CUTE_DSL_ARCH": arch}
     if "cutlass" in sys.modules and any(os.environ.get(k) != v for k, v in want.items()):
-        raise EmulatorError(f"emulator.prepare({arch!r}) came after `import cutlass`: the DSL has read its environment already. "
-                            "Call it first, in a fresh process for each arch.", "arch")
+        raise EmulatorError(
+            f"emulator.prepare({arch!r}) came after `import cutlass`: the DSL has read its environment already. "
+            "Call it first, in a fresh process for each arch.",
+            "arch",
+        )
     os.environ.update(want)
     os.environ["CUTE_DSL_KEEP"] = "ptx,cubin"
     os.environ.setdefault("CUTE_DSL_DUMP_DIR", tempfile.mkdtemp(prefix="flexfa4-emulator-"))
@@ -49,11 +59,15 @@ def prepare(arch: str) -> None:
 
 
 def register(compiled):
-    """Makes a compiled function's PTX known; returns it. `device` does this for functions compiled by `cute.compile` inside it."""
+    """Makes a compiled function's PTX known; returns it. `device` does this for functions compiled by `cute.compile` inside
+    it."""
     ptx, cubin = getattr(compiled, "__ptx__", None), getattr(compiled, "__cubin__", None)
     if not ptx:
-        raise EmulatorError("the compiled function keeps no PTX: call emulator.prepare(arch) before importing cutlass, "
-                            "or compile with options='--keep-ptx --keep-cubin'", "ptx")
+        raise EmulatorError(
+            "the compiled function keeps no PTX: call emulator.prepare(arch) before importing cutlass, "
+            "or compile with options='--keep-ptx --keep-cubin'",
+            "ptx",
+        )
     if not any(ref() is compiled for _, _, ref in _compiled):
         _compiled.append((bytes(cubin or b""), ptx, weakref.ref(compiled)))
     return compiled
@@ -68,11 +82,13 @@ def _ptx_of(kernel: _Kernel) -> str:
     texts = {ptx for _, ptx in named}
     if len(texts) == 1:
         return texts.pop()
-    size = ctypes.c_uint64.from_address(kernel.code + 8).value      # fatbin: magic, version, header size, then the payload size
+    size = ctypes.c_uint64.from_address(kernel.code + 8).value  # fatbin: magic, version, header size, then the payload size
     image = ctypes.string_at(kernel.code, size + 16)
     found = {ptx for cubin, ptx in named if cubin and cubin.rstrip(b"\0") in image}
     if len(found) != 1:
-        raise EmulatorError(f"{len(texts)} different kernels are named {name} and {len(found)} of their binaries match the one loaded", "ptx")
+        raise EmulatorError(
+            f"{len(texts)} different kernels are named {name} and {len(found)} of their binaries match the one loaded", "ptx"
+        )
     return found.pop()
 
 
@@ -92,11 +108,13 @@ class DeviceTensor:
         self.t = t
 
     def __dlpack_device__(self):
-        return (2, 0)                           # kDLCUDA
+        return (2, 0)  # kDLCUDA
 
     def __dlpack__(self, **_):
         capsule = self.t.detach().__dlpack__()
-        ctypes.cast(ctypes.pythonapi.PyCapsule_GetPointer(capsule, b"dltensor"), ctypes.POINTER(_DLTensor)).contents.device_type = 2
+        ctypes.cast(
+            ctypes.pythonapi.PyCapsule_GetPointer(capsule, b"dltensor"), ctypes.POINTER(_DLTensor)
+        ).contents.device_type = 2
         return capsule
 
 
@@ -122,7 +140,8 @@ class Device:
         self._keep: list = []
 
     def tensor(self, t) -> DeviceTensor:
-        """A CPU torch tensor as an argument for a compiled function. Once a tensor was passed so, kernels may only touch such tensors."""
+        """A CPU torch tensor as an argument for a compiled function. Once a tensor was passed so, kernels may only touch such
+        tensors."""
         storage = t.untyped_storage()
         self._ranges.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes()))
         self._keep.append(t)
@@ -153,13 +172,14 @@ class Device:
             params = parameter_buffer(loaded.program.kernel, args)
             launch = run_loaded(loaded, tuple(c.grid), tuple(c.block), cluster, c.smem, params, self.options, self._ranges)
             self.launches.append(launch)
-        except BaseException as e:              # an exception cannot cross the C frames: `check` and `__exit__` raise it
+        except BaseException as e:  # an exception cannot cross the C frames: `check` and `__exit__` raise it
             self.error = e
         return 0
 
 
 def parameter_buffer(kernel, args):
-    """Copies parameter i from args[i] to its place in a 64-byte aligned buffer. Returns (address, bytes, the object that owns it)."""
+    """Copies parameter i from args[i] to its place in a 64-byte aligned buffer. Returns (address, bytes, the object that owns
+    it)."""
     size = max(64, kernel.param_bytes)
     raw = ctypes.create_string_buffer(size + 128)
     base = (ctypes.addressof(raw) + 63) & ~63
@@ -169,7 +189,8 @@ def parameter_buffer(kernel, args):
 
 
 def run_loaded(loaded, grid, block, cluster, smem, params, options: Options, ranges) -> native.Launch:
-    """One launch of a decoded kernel. params: what parameter_buffer returns. ranges: (begin, end) host addresses, [] for no check."""
+    """One launch of a decoded kernel. params: what parameter_buffer returns. ranges: (begin, end) host addresses, [] for no
+    check."""
     native.check_block(loaded, block)
     if any(g % c for g, c in zip(grid, cluster)):
         raise EmulatorError(f"grid {grid} is not a multiple of the cluster {cluster}", "launch")
@@ -203,10 +224,19 @@ class device:
     """`with device("sm_100a", sms=2, seed=0) as dev: compiled(...)`: launches run in the emulator.
 
     sms: CTAs resident at once (at least one cluster). seed: 0 runs warps in long turns; others interleave them finely, in one of
-    three styles. completion: when asynchronous work finishes: "immediate", "random" (by seed) or "late" (only when all warps wait).
+    three styles. completion: when asynchronous work finishes: "immediate", "random" (by seed) or "late" (only when all warps
+    wait).
     checks: watch generic/asynchronous proxy ordering of shared memory. A stopped launch raises on leaving the block."""
 
-    def __init__(self, arch: str, sms: int = 2, seed: int = 0, completion: str = "random", checks: bool = True, max_steps: int = 2_000_000_000):
+    def __init__(
+        self,
+        arch: str,
+        sms: int = 2,
+        seed: int = 0,
+        completion: str = "random",
+        checks: bool = True,
+        max_steps: int = 2_000_000_000,
+    ):
         if completion not in native.COMPLETION:
             raise EmulatorError(f"completion {completion!r}: one of {sorted(native.COMPLETION)}", "options")
         prepare(arch)

@@ -2,7 +2,8 @@
 
 
 class EmulatorError(RuntimeError):
-    """Base. kind: bounds, alignment, address, descriptor, operand, barrier, mbarrier, registers, tmem, divergence, race, trap, steps, ..."""
+    """Base. kind: bounds, alignment, address, descriptor, operand, barrier, mbarrier, registers, tmem, divergence, race, trap,
+    steps, ..."""
 
     kind = "emulator"
 

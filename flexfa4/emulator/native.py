@@ -1,4 +1,5 @@
 """ctypes face of the C++ core: the handler table, programs and launches."""
+
 import ctypes
 import weakref
 from dataclasses import dataclass, field
@@ -18,9 +19,23 @@ COMPLETION = {"immediate": 0, "random": 1, "late": 2}
 class Config(ctypes.Structure):
     """`Config` of core/machine.h."""
 
-    _fields_ = [("grid", U32 * 3), ("block", U32 * 3), ("cluster", U32 * 3), ("smem_dynamic", U32), ("smem_static", U32), ("sms", U32),
-                ("completion", U32), ("checks", U32), ("pad", U32), ("seed", U64), ("max_steps", U64),
-                ("params", U64), ("param_bytes", U64), ("ranges", U64), ("nranges", U64)]
+    _fields_ = [
+        ("grid", U32 * 3),
+        ("block", U32 * 3),
+        ("cluster", U32 * 3),
+        ("smem_dynamic", U32),
+        ("smem_static", U32),
+        ("sms", U32),
+        ("completion", U32),
+        ("checks", U32),
+        ("pad", U32),
+        ("seed", U64),
+        ("max_steps", U64),
+        ("params", U64),
+        ("param_bytes", U64),
+        ("ranges", U64),
+        ("nranges", U64),
+    ]
 
 
 class _Fill(ctypes.Structure):
@@ -55,7 +70,8 @@ def handler_table() -> dict[str, list[tuple[int, list[str]]]]:
 
 @dataclass
 class Launch:
-    """What one launch did. counts: executions of each instruction (int64 [n]); warp_instructions: their sum; findings: (kind, message)."""
+    """What one launch did. counts: executions of each instruction (int64 [n]); warp_instructions: their sum; findings: (kind,
+    message)."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -73,8 +89,9 @@ class Loaded:
         self.program: Program = Decoder(find_kernel(ptx, entry), handler_table()).run()
         p = self.program
         fills = (_Fill * max(1, len(p.fills)))(*[_Fill(int(o), int(k), int(v), int(w), 0) for o, k, v, w in p.fills])
-        self.handle = library().emu_program(p.ins.ctypes.data, len(p.ins), p.pool.ctypes.data, len(p.pool), ctypes.addressof(fills),
-                                            len(p.fills), p.reg_bytes)
+        self.handle = library().emu_program(
+            p.ins.ctypes.data, len(p.ins), p.pool.ctypes.data, len(p.pool), ctypes.addressof(fills), len(p.fills), p.reg_bytes
+        )
 
         weakref.finalize(self, library().emu_program_free, self.handle)
 

@@ -1,6 +1,7 @@
 """Runs flash-attn-4's public Python path (a test dependency from PyPI) on CPU tensors, its kernels in the emulator.
 
 Only what asks for a GPU is replaced: `Tensor.is_cuda`, device queries, and tensor arguments of compiled functions."""
+
 import os
 import sys
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from flexfa4 import emulator
 
 def setup(arch: str) -> None:
     """Before anything imports cutlass. arch: "sm_90a" or "sm_100a"; one per process."""
-    sys.argv = sys.argv[:1]                     # the DSL parses the options of the process
+    sys.argv = sys.argv[:1]  # the DSL parses the options of the process
     emulator.prepare(arch)
     os.environ["FLASH_ATTENTION_ARCH"] = arch.rstrip("a")
     os.environ["FLASH_ATTENTION_NUM_SMS"] = "8"

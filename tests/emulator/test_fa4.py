@@ -1,4 +1,5 @@
 """flash-attn-4's own forward kernels, unmodified, against float64 attention (the DSL and flash-attn-4 are test dependencies)."""
+
 import importlib.util
 import json
 import subprocess
@@ -7,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.emulate, pytest.mark.slow,
-              pytest.mark.skipif(any(importlib.util.find_spec(m) is None for m in ("cutlass", "flash_attn")), reason="needs flash-attn-4")]
+pytestmark = [
+    pytest.mark.emulate,
+    pytest.mark.slow,
+    pytest.mark.skipif(any(importlib.util.find_spec(m) is None for m in ("cutlass", "flash_attn")), reason="needs flash-attn-4"),
+]
 
 
 @pytest.mark.parametrize("arch", ["sm_100a", "sm_90a"])

@@ -1,4 +1,5 @@
 """Bare PTX: arithmetic, divergence, asynchronous copies, and what is reported when a kernel is wrong. Needs no DSL."""
+
 import shutil
 
 import numpy as np
@@ -48,7 +49,7 @@ def test_float_rounding(numbers):
     a, b = (rng.standard_normal(32).astype(np.float32) for _ in range(2))
     bits = lambda x: x.astype(np.float32).view(np.uint32)
     assert (lanewise("add.f32 %r20, %r1, %r2;", a, b) == bits(a + b)).all()
-    exact = a.astype(np.float64) + b.astype(np.float64)      # exact for values of like size
+    exact = a.astype(np.float64) + b.astype(np.float64)  # exact for values of like size
     near = exact.astype(np.float32)
     down = np.where(near > exact, np.nextafter(near, np.float32(-np.inf)), near)
     assert (lanewise("add.rm.f32 %r20, %r1, %r2;", a, b) == bits(down)).all()
@@ -84,7 +85,10 @@ def test_scopes_redeclare_names():
     assert (lanewise(body) == 6).all()
 
 
-COPY = kernel(".param .u64 src, .param .u64 dst", REGS + "\n.shared .align 128 .b8 buf[512];\n.shared .align 8 .b8 bar[8];", """
+COPY = kernel(
+    ".param .u64 src, .param .u64 dst",
+    REGS + "\n.shared .align 128 .b8 buf[512];\n.shared .align 8 .b8 bar[8];",
+    """
 mov.u32 %r0, %tid.x; ld.param.b64 %rd1, [src]; ld.param.b64 %rd2, [dst]; setp.ne.b32 %p1, %r0, 0;
 mov.b32 %r1, bar; mov.b32 %r2, buf;
 @%p1 bra READY;
@@ -94,7 +98,10 @@ cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r2], [%rd1], 128
 READY: bar.sync 0;
 {wait}
 shl.b32 %r5, %r0, 2; add.s32 %r6, %r2, %r5; ld.shared.b32 %r7, [%r6];
-mul.wide.u32 %rd3, %r0, 4; add.s64 %rd4, %rd2, %rd3; st.global.b32 [%rd4], %r7;""".replace("{bytes}", "BYTES").replace("{wait}", "WAIT"))
+mul.wide.u32 %rd3, %r0, 4; add.s64 %rd4, %rd2, %rd3; st.global.b32 [%rd4], %r7;""".replace("{bytes}", "BYTES").replace(
+        "{wait}", "WAIT"
+    ),
+)
 WAIT = "TRY: mbarrier.try_wait.parity.shared.b64 %p2, [%r1], 0; @!%p2 bra TRY;"
 
 
@@ -117,7 +124,9 @@ def test_reading_before_the_wait_is_a_race():
 
 
 def test_deadlock_names_barrier_phase_and_pending():
-    with pytest.raises(emulator.Deadlock, match=r"warp +0 .*mbarrier 0x\w+: waits for the end of phase 0, is in phase 0, .*pending bytes 16"):
+    with pytest.raises(
+        emulator.Deadlock, match=r"warp +0 .*mbarrier 0x\w+: waits for the end of phase 0, is in phase 0, .*pending bytes 16"
+    ):
         copy(bytes=144)
 
 
@@ -128,16 +137,19 @@ def test_wrong_copy_is_out_of_bounds():
     assert e.value.kind == "bounds"
 
 
-@pytest.mark.parametrize("body, error, words", [
-    ("frobnicate.b32 %r1, %r2;", emulator.UnknownInstruction, "frobnicate.b32"),
-    ("add.s32 %r1, %r2;", emulator.UnknownInstruction, "operand form of 'add.s32'"),
-    ("add.s32 %r1, %rd2, 1;", emulator.UnknownInstruction, "wrong width"),
-    ("bra NOWHERE;", emulator.PtxError, "NOWHERE"),
-    ("bar.sync 0, 33;", emulator.EmulatorError, "multiple of 32"),
-    ("mov.b32 %r1, 2; st.shared.b32 [%r1], %r1;", emulator.EmulatorError, "not aligned"),
-    ("setmaxnreg.inc.sync.aligned.u32 20;", emulator.EmulatorError, "multiple of 8"),
-    ("mov.b32 %r1, 0; mbarrier.arrive.shared.b64 [%r1+1024], 1;", emulator.EmulatorError, "mbarrier"),
-])
+@pytest.mark.parametrize(
+    "body, error, words",
+    [
+        ("frobnicate.b32 %r1, %r2;", emulator.UnknownInstruction, "frobnicate.b32"),
+        ("add.s32 %r1, %r2;", emulator.UnknownInstruction, "operand form of 'add.s32'"),
+        ("add.s32 %r1, %rd2, 1;", emulator.UnknownInstruction, "wrong width"),
+        ("bra NOWHERE;", emulator.PtxError, "NOWHERE"),
+        ("bar.sync 0, 33;", emulator.EmulatorError, "multiple of 32"),
+        ("mov.b32 %r1, 2; st.shared.b32 [%r1], %r1;", emulator.EmulatorError, "not aligned"),
+        ("setmaxnreg.inc.sync.aligned.u32 20;", emulator.EmulatorError, "multiple of 8"),
+        ("mov.b32 %r1, 0; mbarrier.arrive.shared.b64 [%r1+1024], 1;", emulator.EmulatorError, "mbarrier"),
+    ],
+)
 def test_mistakes_name_themselves(body, error, words):
     with pytest.raises(error, match=words):
         emulator.run(kernel(".param .u32 n", REGS, body), 1, 32, (0,))

@@ -5,43 +5,79 @@
 static void load_table() {
     static std::once_flag once;
     std::call_once(once, [] {
-        define_alu(); define_float(); define_convert(); define_memory(); define_mbarrier();
-        define_tma(); define_wgmma(); define_tcgen05(); define_control(); define_warp();
+        define_alu();
+        define_float();
+        define_convert();
+        define_memory();
+        define_mbarrier();
+        define_tma();
+        define_wgmma();
+        define_tcgen05();
+        define_control();
+        define_warp();
     });
 }
-struct RawIns { s32 op, pred, neg, at, count, line; };  // mirrored in native.py
+struct RawIns {
+    s32 op, pred, neg, at, count, line;
+}; // mirrored in native.py
 
 extern "C" {
 // Every row of the handler table as "name\tspec\n".
-const char* emu_table() {
+const char *emu_table() {
     load_table();
     static std::string text;
-    if (text.empty()) for (auto& d : op_table()) text += d.name + "\t" + d.spec + "\n";
+    if (text.empty())
+        for (auto &d : op_table()) text += d.name + "\t" + d.spec + "\n";
     return text.c_str();
 }
-void* emu_program(const RawIns* ins, s64 n, const s32* pool, s64 pool_n, const Fill* fills, s64 nfills, s64 reg_bytes) {
+void *emu_program(const RawIns *ins, s64 n, const s32 *pool, s64 pool_n, const Fill *fills, s64 nfills, s64 reg_bytes) {
     load_table();
-    auto* p = new Program;
-    p->pool.assign(pool, pool + pool_n); p->fills.assign(fills, fills + nfills); p->reg_bytes = reg_bytes;
+    auto *p = new Program;
+    p->pool.assign(pool, pool + pool_n);
+    p->fills.assign(fills, fills + nfills);
+    p->reg_bytes = reg_bytes;
     p->ins.resize((size_t)n);
     for (s64 i = 0; i < n; i++) {
-        const OpDef& d = op_table()[(size_t)ins[i].op]; Ins& x = p->ins[(size_t)i];
-        x.fn = d.fn; x.aligned = d.aligned; x.aux = d.aux; x.op = (u16)ins[i].op;
-        x.pred = ins[i].pred; x.neg = (u8)ins[i].neg; x.line = ins[i].line; x.o = p->pool.data() + ins[i].at;
+        const OpDef &d = op_table()[(size_t)ins[i].op];
+        Ins &x = p->ins[(size_t)i];
+        x.fn = d.fn;
+        x.aligned = d.aligned;
+        x.aux = d.aux;
+        x.op = (u16)ins[i].op;
+        x.pred = ins[i].pred;
+        x.neg = (u8)ins[i].neg;
+        x.line = ins[i].line;
+        x.o = p->pool.data() + ins[i].at;
     }
     return p;
 }
-void emu_program_free(void* p) { delete static_cast<Program*>(p); }
+void emu_program_free(void *p) { delete static_cast<Program *>(p); }
 
-struct Report { char* text; u64 text_n; u64* counts; u64 total; u64 findings_n; char* findings; };
+struct Report {
+    char *text;
+    u64 text_n;
+    u64 *counts;
+    u64 total;
+    u64 findings_n;
+    char *findings;
+};
 // 0: ran to the end. 1: stopped; text holds "kind\tmessage". counts: one per instruction.
-int emu_run(void* program, const Config* cfg, Report* out) {
-    Machine M; M.cfg = *cfg; M.P = static_cast<Program*>(program);
-    const u64* r = reinterpret_cast<const u64*>(cfg->ranges);
+int emu_run(void *program, const Config *cfg, Report *out) {
+    Machine M;
+    M.cfg = *cfg;
+    M.P = static_cast<Program *>(program);
+    const u64 *r = reinterpret_cast<const u64 *>(cfg->ranges);
     for (u64 i = 0; i < cfg->nranges; i++) M.ranges.push_back({r[2 * i], r[2 * i + 1]});
-    int rc = 0; std::string text;
-    try { M.run(); } catch (const EmuError& e) { rc = 1; text = e.kind + "\t" + e.what(); }
-    std::string all; for (auto& f : M.findings) all += f + "\n";
+    int rc = 0;
+    std::string text;
+    try {
+        M.run();
+    } catch (const EmuError &e) {
+        rc = 1;
+        text = e.kind + "\t" + e.what();
+    }
+    std::string all;
+    for (auto &f : M.findings) all += f + "\n";
     snprintf(out->text, out->text_n, "%s", text.c_str());
     snprintf(out->findings, out->findings_n, "%s", all.c_str());
     if (!M.counts.empty()) std::memcpy(out->counts, M.counts.data(), M.counts.size() * 8);

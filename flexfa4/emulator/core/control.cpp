@@ -2,117 +2,162 @@
 #include "lanes.h"
 
 namespace {
-Result bra(Warp& w, const Ins& I) {
+Result bra(Warp &w, const Ins &I) {
     s32 target = I.o[0];
-    if (w.m == w.act) { w.pc = target; return JUMP; }
+    if (w.m == w.act) {
+        w.pc = target;
+        return JUMP;
+    }
     w.parked.push_back({w.act & ~w.m, w.pc + 1, false});
-    w.act = w.m; w.pc = target;
+    w.act = w.m;
+    w.pc = target;
     return JUMP;
 }
-Result ret(Warp& w, const Ins&) {
-    w.live &= ~w.m; w.act &= ~w.m;
-    if (w.act) { w.pc++; return JUMP; }
+Result ret(Warp &w, const Ins &) {
+    w.live &= ~w.m;
+    w.act &= ~w.m;
+    if (w.act) {
+        w.pc++;
+        return JUMP;
+    }
     return JUMP;
 }
-Result nop(Warp&, const Ins&) { return NEXT; }
-Result trap(Warp& w, const Ins& I) { w.M->fail("trap", I, "the kernel executed trap", &w); }
+Result nop(Warp &, const Ins &) { return NEXT; }
+Result trap(Warp &w, const Ins &I) { w.M->fail("trap", I, "the kernel executed trap", &w); }
 
-u32 uniform(Warp& w, s32 off, const char* what, const Ins& I) {
+u32 uniform(Warp &w, s32 off, const char *what, const Ins &I) {
     u32 v = w.r(off)[w.leader()];
     for (int l = 0; l < LANES; l++)
         if ((w.m >> l & 1) && w.r(off)[l] != v) w.M->fail("divergence", I, fmt("%s differs between lanes", what), &w);
     return v;
 }
 // One warp counts as 32 threads. wait: bar.sync; otherwise bar.arrive.
-Result barrier(Warp& w, const Ins& I, u32 id, u32 threads, bool wait) {
+Result barrier(Warp &w, const Ins &I, u32 id, u32 threads, bool wait) {
     if (!w.converged(FULL)) return DIVERGED;
     if (id > 15) w.M->fail("barrier", I, fmt("barrier %u does not exist (0..15)", id), &w);
-    if (threads == 0 || threads % 32) w.M->fail("barrier", I, fmt("barrier %u: thread count %u is not a positive multiple of 32", id, threads), &w);
-    NamedBar& b = w.cta->named[id];
+    if (threads == 0 || threads % 32)
+        w.M->fail("barrier", I, fmt("barrier %u: thread count %u is not a positive multiple of 32", id, threads), &w);
+    NamedBar &b = w.cta->named[id];
     if (w.in_bar) {
         if (b.generation == w.bar_gen) return BLOCKED;
-        w.in_bar = false; return NEXT;
+        w.in_bar = false;
+        return NEXT;
     }
     if (b.count && b.expected != threads)
         w.M->fail("barrier", I, fmt("barrier %u is waiting for %u threads, this warp names %u", id, b.expected, threads), &w);
-    b.expected = threads; b.count += 32;
+    b.expected = threads;
+    b.count += 32;
     if (b.count > threads) w.M->fail("barrier", I, fmt("barrier %u: %u arrivals for %u threads", id, b.count, threads), &w);
-    if (b.count == threads) { b.count = 0; b.generation++; w.M->epoch++; w.M->progress++; return NEXT; }
+    if (b.count == threads) {
+        b.count = 0;
+        b.generation++;
+        w.M->epoch++;
+        w.M->progress++;
+        return NEXT;
+    }
     if (!wait) return NEXT;
-    w.in_bar = true; w.bar_id = id; w.bar_gen = b.generation;
+    w.in_bar = true;
+    w.bar_id = id;
+    w.bar_gen = b.generation;
     return BLOCKED;
 }
-u32 all_threads(Warp& w) { return ((u32)w.cta->warps.size() - w.cta->exited) * 32; }
-Result bar_sync0(Warp& w, const Ins& I) { return barrier(w, I, uniform(w, I.o[0], "barrier id", I), all_threads(w), true); }
-Result bar_sync(Warp& w, const Ins& I) {
+u32 all_threads(Warp &w) { return ((u32)w.cta->warps.size() - w.cta->exited) * 32; }
+Result bar_sync0(Warp &w, const Ins &I) { return barrier(w, I, uniform(w, I.o[0], "barrier id", I), all_threads(w), true); }
+Result bar_sync(Warp &w, const Ins &I) {
     return barrier(w, I, uniform(w, I.o[0], "barrier id", I), uniform(w, I.o[1], "thread count", I), true);
 }
-Result bar_arrive(Warp& w, const Ins& I) {
+Result bar_arrive(Warp &w, const Ins &I) {
     return barrier(w, I, uniform(w, I.o[0], "barrier id", I), uniform(w, I.o[1], "thread count", I), false);
 }
-Result cluster_arrive(Warp& w, const Ins& I) {
+Result cluster_arrive(Warp &w, const Ins &I) {
     if (!w.converged(FULL)) return DIVERGED;
     if (w.in_cluster_bar) w.M->fail("barrier", I, "barrier.cluster.arrive twice without a wait between", &w);
-    Cluster& c = *w.cta->cluster;
-    w.in_cluster_bar = true; w.cluster_gen = c.bar_gen; c.bar_count += 32;
-    if (c.bar_count == c.threads) { c.bar_count = 0; c.bar_gen++; w.M->epoch++; w.M->progress++; }
+    Cluster &c = *w.cta->cluster;
+    w.in_cluster_bar = true;
+    w.cluster_gen = c.bar_gen;
+    c.bar_count += 32;
+    if (c.bar_count == c.threads) {
+        c.bar_count = 0;
+        c.bar_gen++;
+        w.M->epoch++;
+        w.M->progress++;
+    }
     return NEXT;
 }
-Result cluster_wait(Warp& w, const Ins& I) {
+Result cluster_wait(Warp &w, const Ins &I) {
     if (!w.converged(FULL)) return DIVERGED;
     if (!w.in_cluster_bar) w.M->fail("barrier", I, "barrier.cluster.wait without an arrive", &w);
     if (w.cta->cluster->bar_gen == w.cluster_gen) return BLOCKED;
-    w.in_cluster_bar = false; return NEXT;
+    w.in_cluster_bar = false;
+    return NEXT;
 }
-Result bar_warp(Warp& w, const Ins& I) { return w.converged(w.r(I.o[0])[w.leader()]) ? NEXT : DIVERGED; }
+Result bar_warp(Warp &w, const Ins &I) { return w.converged(w.r(I.o[0])[w.leader()]) ? NEXT : DIVERGED; }
 
-Result maxnreg(Warp& w, const Ins& I, bool inc) {
+Result maxnreg(Warp &w, const Ins &I, bool inc) {
     u32 n = I.o[0];
     if (n < 24 || n > 256 || n % 8) w.M->fail("registers", I, fmt("setmaxnreg %u is not a multiple of 8 in 24..256", n), &w);
     if (inc ? n < w.regs : n > w.regs)
         w.M->fail("registers", I, fmt("setmaxnreg.%s %u from %u registers", inc ? "inc" : "dec", n, w.regs), &w);
     u32 need = (n - w.regs) * 32;
     if (inc && need > w.cta->reg_pool) return BLOCKED;
-    w.cta->reg_pool -= need;                            // modulo 2^32: a decrease gives registers back
+    w.cta->reg_pool -= need; // modulo 2^32: a decrease gives registers back
     w.regs = n;
-    if (!inc) { w.M->epoch++; w.M->progress++; }
+    if (!inc) {
+        w.M->epoch++;
+        w.M->progress++;
+    }
     return NEXT;
 }
-Result maxnreg_inc(Warp& w, const Ins& I) { return maxnreg(w, I, true); }
-Result maxnreg_dec(Warp& w, const Ins& I) { return maxnreg(w, I, false); }
-Result nanosleep(Warp& w, const Ins&) { (void)w; return NEXT; }
+Result maxnreg_inc(Warp &w, const Ins &I) { return maxnreg(w, I, true); }
+Result maxnreg_dec(Warp &w, const Ins &I) { return maxnreg(w, I, false); }
+Result nanosleep(Warp &w, const Ins &) {
+    (void)w;
+    return NEXT;
+}
 
 // Makes generic writes of this CTA visible to the asynchronous proxy.
-Result proxy_fence(Warp& w, const Ins&) {
-    for (auto& c : w.cta->cluster->ctas)
-        if (!c->dirty.empty()) for (u8& d : c->dirty) if (d == w.uid % 255 + 1) d = 0;
+Result proxy_fence(Warp &w, const Ins &) {
+    for (auto &c : w.cta->cluster->ctas)
+        if (!c->dirty.empty())
+            for (u8 &d : c->dirty)
+                if (d == w.uid % 255 + 1) d = 0;
     return NEXT;
 }
-}  // namespace
+} // namespace
 
 void define_control() {
-    def("bra", "L", bra); def("bra.uni", "L", bra);
-    def("ret", "", ret); def("ret.uni", "", ret); def("exit", "", ret); def("trap", "", trap);
-    for (const char* b : {"bar", "barrier", "bar.cta", "barrier.cta"}) {
+    def("bra", "L", bra);
+    def("bra.uni", "L", bra);
+    def("ret", "", ret);
+    def("ret.uni", "", ret);
+    def("exit", "", ret);
+    def("trap", "", trap);
+    for (const char *b : {"bar", "barrier", "bar.cta", "barrier.cta"}) {
         std::string n(b);
-        for (const char* a : {"", ".aligned"}) {
-            def(n + ".sync" + a, "s", bar_sync0); def(n + ".sync" + a, "s s", bar_sync); def(n + ".arrive" + a, "s s", bar_arrive);
+        for (const char *a : {"", ".aligned"}) {
+            def(n + ".sync" + a, "s", bar_sync0);
+            def(n + ".sync" + a, "s s", bar_sync);
+            def(n + ".arrive" + a, "s s", bar_arrive);
         }
     }
-    for (const char* m : {"", ".aligned"}) {
-        for (const char* s : {"", ".release", ".relaxed"}) def(std::string("barrier.cluster.arrive") + s + m, "", cluster_arrive);
-        for (const char* s : {"", ".acquire"}) def(std::string("barrier.cluster.wait") + s + m, "", cluster_wait);
+    for (const char *m : {"", ".aligned"}) {
+        for (const char *s : {"", ".release", ".relaxed"}) def(std::string("barrier.cluster.arrive") + s + m, "", cluster_arrive);
+        for (const char *s : {"", ".acquire"}) def(std::string("barrier.cluster.wait") + s + m, "", cluster_wait);
     }
     def("bar.warp.sync", "s", bar_warp);
-    def("setmaxnreg.inc.sync.aligned.u32", "i", maxnreg_inc, true); def("setmaxnreg.dec.sync.aligned.u32", "i", maxnreg_dec, true);
-    for (const char* s : {"proxy.async", "proxy.async.shared::cta", "proxy.async.shared::cluster", "proxy.async.global"})
+    def("setmaxnreg.inc.sync.aligned.u32", "i", maxnreg_inc, true);
+    def("setmaxnreg.dec.sync.aligned.u32", "i", maxnreg_dec, true);
+    for (const char *s : {"proxy.async", "proxy.async.shared::cta", "proxy.async.shared::cluster", "proxy.async.global"})
         def(std::string("fence.") + s, "", proxy_fence);
-    for (const char* s : {"fence.mbarrier_init.release.cluster", "griddepcontrol.wait", "griddepcontrol.launch_dependents",
+    for (const char *s : {"fence.mbarrier_init.release.cluster", "griddepcontrol.wait", "griddepcontrol.launch_dependents",
                           "membar.gl", "membar.cta", "membar.sys", "fence.proxy.alias", "tcgen05.fence::before_thread_sync",
-                          "tcgen05.fence::after_thread_sync"}) def(s, "", nop);
-    for (const char* o : {"sc", "acq_rel", "acquire", "release"})
-        for (const char* s : {"cta", "cluster", "gpu", "sys"}) def(std::string("fence.") + o + "." + s, "", nop);
-    def("prefetch.tensormap", "a", nop); def("prefetch.param.tensormap", "a", nop); def("prefetch.global.L2", "a", nop);
+                          "tcgen05.fence::after_thread_sync"})
+        def(s, "", nop);
+    for (const char *o : {"sc", "acq_rel", "acquire", "release"})
+        for (const char *s : {"cta", "cluster", "gpu", "sys"}) def(std::string("fence.") + o + "." + s, "", nop);
+    def("prefetch.tensormap", "a", nop);
+    def("prefetch.param.tensormap", "a", nop);
+    def("prefetch.global.L2", "a", nop);
     def("prefetch.global.L1", "a", nop);
     def("nanosleep.u32", "s", nanosleep);
     def("pragma", "", nop);

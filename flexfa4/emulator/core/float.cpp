@@ -15,7 +15,7 @@ inline float fmin_ptx(float a, float b) {
 }
 inline float fmax_nan(float a, float b) { return a != a || b != b ? nan_f() : fmax_ptx(a, b); }
 inline float fmin_nan(float a, float b) { return a != a || b != b ? nan_f() : fmin_ptx(a, b); }
-inline float sat(float x) { return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f; }     // NaN becomes 0
+inline float sat(float x) { return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f; } // NaN becomes 0
 
 // 2^x: nearest integer split and a degree-7 polynomial in double, correct to the last bit but rounding ties (PTX allows 2 ulp).
 inline float ex2(float x) {
@@ -25,8 +25,13 @@ inline float ex2(float x) {
     float n = std::nearbyintf(x);
     double f = (double)x - n;
     double p = 1.5252733804059840e-5;
-    p = p * f + 1.5403530393381606e-4; p = p * f + 1.3333558146428443e-3; p = p * f + 9.6181291076284772e-3;
-    p = p * f + 5.5504108664821580e-2; p = p * f + 2.4022650695910071e-1; p = p * f + 6.9314718055994531e-1; p = p * f + 1.0;
+    p = p * f + 1.5403530393381606e-4;
+    p = p * f + 1.3333558146428443e-3;
+    p = p * f + 9.6181291076284772e-3;
+    p = p * f + 5.5504108664821580e-2;
+    p = p * f + 2.4022650695910071e-1;
+    p = p * f + 6.9314718055994531e-1;
+    p = p * f + 1.0;
     double s = std::bit_cast<double>((u64)((s64)n + 1023) << 52);
     return (float)(p * s);
 }
@@ -42,42 +47,61 @@ constexpr auto MUL = [](float a, float b) { return cn(a * b); };
 constexpr auto DIV = [](float a, float b) { return cn(a / b); };
 constexpr auto FMA = [](float a, float b, float c) { return cn(std::fma(a, b, c)); };
 
-template <auto F> void f32_two(const std::string& op, bool modes) {
-    def(op + ".f32", "d s s", op2<float, float, float, F>); def(op + ".rn.f32", "d s s", op2<float, float, float, F>);
-    def(op + ".ftz.f32", "d s s", op2<float, float, float, FT2<F>>); def(op + ".rn.ftz.f32", "d s s", op2<float, float, float, FT2<F>>);
-    def(op + ".sat.f32", "d s s", op2<float, float, float, SA2<F>>); def(op + ".rn.sat.f32", "d s s", op2<float, float, float, SA2<F>>);
+template <auto F> void f32_two(const std::string &op, bool modes) {
+    def(op + ".f32", "d s s", op2<float, float, float, F>);
+    def(op + ".rn.f32", "d s s", op2<float, float, float, F>);
+    def(op + ".ftz.f32", "d s s", op2<float, float, float, FT2<F>>);
+    def(op + ".rn.ftz.f32", "d s s", op2<float, float, float, FT2<F>>);
+    def(op + ".sat.f32", "d s s", op2<float, float, float, SA2<F>>);
+    def(op + ".rn.sat.f32", "d s s", op2<float, float, float, SA2<F>>);
     def(op + ".rm.f32", "d s s", rounded<1, op2<float, float, float, F>>);
     def(op + ".rp.f32", "d s s", rounded<2, op2<float, float, float, F>>);
     def(op + ".rz.f32", "d s s", rounded<3, op2<float, float, float, F>>);
     if (!modes) return;
-    def(op + ".f32x2", "D S S", pair2<F>); def(op + ".rn.f32x2", "D S S", pair2<F>);
-    def(op + ".ftz.f32x2", "D S S", pair2<FT2<F>>); def(op + ".rn.ftz.f32x2", "D S S", pair2<FT2<F>>);
-    def(op + ".rm.f32x2", "D S S", rounded<1, pair2<F>>); def(op + ".rp.f32x2", "D S S", rounded<2, pair2<F>>);
+    def(op + ".f32x2", "D S S", pair2<F>);
+    def(op + ".rn.f32x2", "D S S", pair2<F>);
+    def(op + ".ftz.f32x2", "D S S", pair2<FT2<F>>);
+    def(op + ".rn.ftz.f32x2", "D S S", pair2<FT2<F>>);
+    def(op + ".rm.f32x2", "D S S", rounded<1, pair2<F>>);
+    def(op + ".rp.f32x2", "D S S", rounded<2, pair2<F>>);
     def(op + ".rz.f32x2", "D S S", rounded<3, pair2<F>>);
 }
-template <auto F> void f32_minmax(const std::string& op, const std::string& mod) {
+template <auto F> void f32_minmax(const std::string &op, const std::string &mod) {
     def(op + mod + ".f32", "d s s", op2<float, float, float, F>);
     def(op + ".ftz" + mod + ".f32", "d s s", op2<float, float, float, FT2<F>>);
     def(op + mod + ".f32", "d s s s", op3<float, float, float, float, [](float a, float b, float c) { return F(F(a, b), c); }>);
 }
-template <auto F> void approx(const std::string& op, const char* type = ".f32") {
+template <auto F> void approx(const std::string &op, const char *type = ".f32") {
     def(op + ".approx" + type, "d s", op1<float, float, F>);
     def(op + ".approx.ftz" + type, "d s", op1<float, float, FT1<F>>);
 }
-template <class A, auto F, int MODE> Result setpf(Warp& w, const Ins& I) {
+template <class A, auto F, int MODE> Result setpf(Warp &w, const Ins &I) {
     u32 t = compare<A, F>(w, I.o[2], I.o[3]), f = ~t;
     if constexpr (MODE > 0) {
         u32 c = w.predmask(I.o + 4);
-        if (MODE == 1) { t &= c; f &= c; } else if (MODE == 2) { t |= c; f |= c; } else { t ^= c; f ^= c; }
+        if (MODE == 1) {
+            t &= c;
+            f &= c;
+        } else if (MODE == 2) {
+            t |= c;
+            f |= c;
+        } else {
+            t ^= c;
+            f ^= c;
+        }
     }
-    w.putp(I.o[0], t); w.putp(I.o[1], f); return NEXT;
+    w.putp(I.o[0], t);
+    w.putp(I.o[1], f);
+    return NEXT;
 }
-template <class T, auto F> void cmp_form(const std::string& c, const std::string& t, const std::string& s) {
+template <class T, auto F> void cmp_form(const std::string &c, const std::string &t, const std::string &s) {
     std::string head = "pp " + s + " " + s;
-    def("setp." + c + t, head, setpf<T, F, 0>); def("setp." + c + ".and" + t, head + " P", setpf<T, F, 1>);
-    def("setp." + c + ".or" + t, head + " P", setpf<T, F, 2>); def("setp." + c + ".xor" + t, head + " P", setpf<T, F, 3>);
+    def("setp." + c + t, head, setpf<T, F, 0>);
+    def("setp." + c + ".and" + t, head + " P", setpf<T, F, 1>);
+    def("setp." + c + ".or" + t, head + " P", setpf<T, F, 2>);
+    def("setp." + c + ".xor" + t, head + " P", setpf<T, F, 3>);
 }
-template <class T> void cmp_float(const std::string& t, const std::string& s) {
+template <class T> void cmp_float(const std::string &t, const std::string &s) {
     cmp_form<T, [](T a, T b) { return a == b; }>("eq", t, s);
     cmp_form<T, [](T a, T b) { return (a < b || a > b); }>("ne", t, s);
     cmp_form<T, [](T a, T b) { return a < b; }>("lt", t, s);
@@ -93,26 +117,37 @@ template <class T> void cmp_float(const std::string& t, const std::string& s) {
     cmp_form<T, [](T a, T b) { return a == a && b == b; }>("num", t, s);
     cmp_form<T, [](T a, T b) { return a != a || b != b; }>("nan", t, s);
 }
-template <auto TO, auto FROM> void half_ops(const std::string& t) {
-    auto two = [&](const char* op, Handler h, Handler hx2) {
-        for (const char* r : {"", ".rn"}) { def(op + std::string(r) + "." + t, "d s s", h); def(op + std::string(r) + "." + t + "x2", "d s s", hx2); }
+template <auto TO, auto FROM> void half_ops(const std::string &t) {
+    auto two = [&](const char *op, Handler h, Handler hx2) {
+        for (const char *r : {"", ".rn"}) {
+            def(op + std::string(r) + "." + t, "d s s", h);
+            def(op + std::string(r) + "." + t + "x2", "d s s", hx2);
+        }
     };
     two("add", op2<u32, u32, u32, [](u32 a, u32 b) { return FROM(TO(a & 0xffff) + TO(b & 0xffff)); }>,
-        op2<u32, u32, u32, [](u32 a, u32 b) { return FROM(TO(a & 0xffff) + TO(b & 0xffff)) | FROM(TO(a >> 16) + TO(b >> 16)) << 16; }>);
+        op2<u32, u32, u32,
+            [](u32 a, u32 b) { return FROM(TO(a & 0xffff) + TO(b & 0xffff)) | FROM(TO(a >> 16) + TO(b >> 16)) << 16; }>);
     two("sub", op2<u32, u32, u32, [](u32 a, u32 b) { return FROM(TO(a & 0xffff) - TO(b & 0xffff)); }>,
-        op2<u32, u32, u32, [](u32 a, u32 b) { return FROM(TO(a & 0xffff) - TO(b & 0xffff)) | FROM(TO(a >> 16) - TO(b >> 16)) << 16; }>);
+        op2<u32, u32, u32,
+            [](u32 a, u32 b) { return FROM(TO(a & 0xffff) - TO(b & 0xffff)) | FROM(TO(a >> 16) - TO(b >> 16)) << 16; }>);
     two("mul", op2<u32, u32, u32, [](u32 a, u32 b) { return FROM(TO(a & 0xffff) * TO(b & 0xffff)); }>,
-        op2<u32, u32, u32, [](u32 a, u32 b) { return FROM(TO(a & 0xffff) * TO(b & 0xffff)) | FROM(TO(a >> 16) * TO(b >> 16)) << 16; }>);
+        op2<u32, u32, u32,
+            [](u32 a, u32 b) { return FROM(TO(a & 0xffff) * TO(b & 0xffff)) | FROM(TO(a >> 16) * TO(b >> 16)) << 16; }>);
     two("max", op2<u32, u32, u32, [](u32 a, u32 b) { return FROM(fmax_ptx(TO(a & 0xffff), TO(b & 0xffff))); }>,
-        op2<u32, u32, u32, [](u32 a, u32 b) { return FROM(fmax_ptx(TO(a & 0xffff), TO(b & 0xffff))) | FROM(fmax_ptx(TO(a >> 16), TO(b >> 16))) << 16; }>);
+        op2<u32, u32, u32, [](u32 a, u32 b) {
+            return FROM(fmax_ptx(TO(a & 0xffff), TO(b & 0xffff))) | FROM(fmax_ptx(TO(a >> 16), TO(b >> 16))) << 16;
+        }>);
     two("min", op2<u32, u32, u32, [](u32 a, u32 b) { return FROM(fmin_ptx(TO(a & 0xffff), TO(b & 0xffff))); }>,
-        op2<u32, u32, u32, [](u32 a, u32 b) { return FROM(fmin_ptx(TO(a & 0xffff), TO(b & 0xffff))) | FROM(fmin_ptx(TO(a >> 16), TO(b >> 16))) << 16; }>);
+        op2<u32, u32, u32, [](u32 a, u32 b) {
+            return FROM(fmin_ptx(TO(a & 0xffff), TO(b & 0xffff))) | FROM(fmin_ptx(TO(a >> 16), TO(b >> 16))) << 16;
+        }>);
     def("neg." + t, "d s", op1<u32, u32, [](u32 a) { return (a ^ 0x8000) & 0xffff; }>);
     def("neg." + t + "x2", "d s", op1<u32, u32, [](u32 a) { return a ^ 0x80008000u; }>);
     def("abs." + t, "d s", op1<u32, u32, [](u32 a) { return a & 0x7fff; }>);
     def("abs." + t + "x2", "d s", op1<u32, u32, [](u32 a) { return a & 0x7fff7fffu; }>);
     // Mixed precision (sm_100): the halves widen exactly, one rounding to f32.
-    def("fma.rn.f32." + t, "d s s s", op3<float, u16, u16, float, [](u16 a, u16 b, float c) { return cn(std::fma(TO(a), TO(b), c)); }>);
+    def("fma.rn.f32." + t, "d s s s",
+        op3<float, u16, u16, float, [](u16 a, u16 b, float c) { return cn(std::fma(TO(a), TO(b), c)); }>);
     def("add.rn.f32." + t, "d s s", op2<float, u16, float, [](u16 a, float c) { return cn(TO(a) + c); }>);
     def("add.f32." + t, "d s s", op2<float, u16, float, [](u16 a, float c) { return cn(TO(a) + c); }>);
     def("sub.rn.f32." + t, "d s s", op2<float, u16, float, [](u16 a, float c) { return cn(TO(a) - c); }>);
@@ -120,7 +155,7 @@ template <auto TO, auto FROM> void half_ops(const std::string& t) {
 }
 void define_f64() {
     using f = double;
-    for (const char* r : {"", ".rn"}) {
+    for (const char *r : {"", ".rn"}) {
         std::string m(r);
         def("add" + m + ".f64", "D S S", op2<f, f, f, [](f a, f b) { return a + b; }>);
         def("sub" + m + ".f64", "D S S", op2<f, f, f, [](f a, f b) { return a - b; }>);
@@ -129,15 +164,18 @@ void define_f64() {
     def("div.rn.f64", "D S S", op2<f, f, f, [](f a, f b) { return a / b; }>);
     def("fma.rn.f64", "D S S S", op3<f, f, f, f, [](f a, f b, f c) { return std::fma(a, b, c); }>);
     def("sqrt.rn.f64", "D S", op1<f, f, [](f a) { return std::sqrt(a); }>);
-    def("neg.f64", "D S", op1<f, f, [](f a) { return -a; }>); def("abs.f64", "D S", op1<f, f, [](f a) { return std::fabs(a); }>);
+    def("neg.f64", "D S", op1<f, f, [](f a) { return -a; }>);
+    def("abs.f64", "D S", op1<f, f, [](f a) { return std::fabs(a); }>);
     def("max.f64", "D S S", op2<f, f, f, [](f a, f b) { return std::fmax(a, b); }>);
     def("min.f64", "D S S", op2<f, f, f, [](f a, f b) { return std::fmin(a, b); }>);
 }
-}  // namespace
+} // namespace
 
 void define_float() {
-    f32_two<ADD>("add", true); f32_two<SUB>("sub", true); f32_two<MUL>("mul", true);
-    for (const char* r : {"fma.rn", "mad.rn"}) {
+    f32_two<ADD>("add", true);
+    f32_two<SUB>("sub", true);
+    f32_two<MUL>("mul", true);
+    for (const char *r : {"fma.rn", "mad.rn"}) {
         std::string m(r);
         def(m + ".f32", "d s s s", op3<float, float, float, float, FMA>);
         def(m + ".ftz.f32", "d s s s", op3<float, float, float, float, FT3<FMA>>);
@@ -146,13 +184,18 @@ void define_float() {
     def("fma.rm.f32", "d s s s", rounded<1, op3<float, float, float, float, FMA>>);
     def("fma.rp.f32", "d s s s", rounded<2, op3<float, float, float, float, FMA>>);
     def("fma.rz.f32", "d s s s", rounded<3, op3<float, float, float, float, FMA>>);
-    def("fma.rn.f32x2", "D S S S", pair3<FMA>); def("fma.rn.ftz.f32x2", "D S S S", pair3<FT3<FMA>>);
-    def("fma.rm.f32x2", "D S S S", rounded<1, pair3<FMA>>); def("fma.rz.f32x2", "D S S S", rounded<3, pair3<FMA>>);
-    def("div.rn.f32", "d s s", op2<float, float, float, DIV>); def("div.rn.ftz.f32", "d s s", op2<float, float, float, FT2<DIV>>);
-    for (const char* t : {"div.approx.f32", "div.full.f32"}) def(t, "d s s", op2<float, float, float, DIV>);
-    for (const char* t : {"div.approx.ftz.f32", "div.full.ftz.f32"}) def(t, "d s s", op2<float, float, float, FT2<DIV>>);
-    f32_minmax<fmax_ptx>("max", ""); f32_minmax<fmin_ptx>("min", "");
-    f32_minmax<fmax_nan>("max", ".NaN"); f32_minmax<fmin_nan>("min", ".NaN");
+    def("fma.rn.f32x2", "D S S S", pair3<FMA>);
+    def("fma.rn.ftz.f32x2", "D S S S", pair3<FT3<FMA>>);
+    def("fma.rm.f32x2", "D S S S", rounded<1, pair3<FMA>>);
+    def("fma.rz.f32x2", "D S S S", rounded<3, pair3<FMA>>);
+    def("div.rn.f32", "d s s", op2<float, float, float, DIV>);
+    def("div.rn.ftz.f32", "d s s", op2<float, float, float, FT2<DIV>>);
+    for (const char *t : {"div.approx.f32", "div.full.f32"}) def(t, "d s s", op2<float, float, float, DIV>);
+    for (const char *t : {"div.approx.ftz.f32", "div.full.ftz.f32"}) def(t, "d s s", op2<float, float, float, FT2<DIV>>);
+    f32_minmax<fmax_ptx>("max", "");
+    f32_minmax<fmin_ptx>("min", "");
+    f32_minmax<fmax_nan>("max", ".NaN");
+    f32_minmax<fmin_nan>("min", ".NaN");
     def("neg.f32", "d s", op1<u32, u32, [](u32 a) { return a ^ 0x80000000u; }>);
     def("abs.f32", "d s", op1<u32, u32, [](u32 a) { return a & 0x7fffffffu; }>);
     def("neg.ftz.f32", "d s", op1<float, float, [](float a) { return ftz(-a); }>);
@@ -170,15 +213,18 @@ void define_float() {
     def("rcp.rn.ftz.f32", "d s", op1<float, float, FT1<[](float a) { return cn(1.0f / a); }>>);
     def("sqrt.rn.f32", "d s", op1<float, float, [](float a) { return cn(std::sqrt(a)); }>);
     def("sqrt.rn.ftz.f32", "d s", op1<float, float, FT1<[](float a) { return cn(std::sqrt(a)); }>>);
-    def("testp.finite.f32", "p s", [](Warp& w, const Ins& I) {
+    def("testp.finite.f32", "p s", [](Warp &w, const Ins &I) {
         u32 t = 0;
         for (int l = 0; l < LANES; l++) t |= (u32)((w.r(I.o[1])[l] & 0x7f800000u) != 0x7f800000u) << l;
-        w.putp(I.o[0], t); return NEXT;
+        w.putp(I.o[0], t);
+        return NEXT;
     });
-    cmp_float<float>(".f32", "s"); cmp_float<double>(".f64", "S");
+    cmp_float<float>(".f32", "s");
+    cmp_float<double>(".f64", "S");
     cmp_form<float, [](float a, float b) { return ftz(a) < ftz(b); }>("lt", ".ftz.f32", "s");
     cmp_form<float, [](float a, float b) { return (ftz(a) > ftz(b)); }>("gt", ".ftz.f32", "s");
     cmp_form<float, [](float a, float b) { return ftz(a) == ftz(b); }>("eq", ".ftz.f32", "s");
-    half_ops<bf2f, f2bf>("bf16"); half_ops<h2f, f2h>("f16");
+    half_ops<bf2f, f2bf>("bf16");
+    half_ops<h2f, f2h>("f16");
     define_f64();
 }

@@ -12,102 +12,170 @@
 #include <utility>
 #include <vector>
 
-using u8 = uint8_t;   using u16 = uint16_t; using u32 = uint32_t; using u64 = uint64_t;
-using s8 = int8_t;    using s16 = int16_t;  using s32 = int32_t;  using s64 = int64_t;
+using u8 = uint8_t;
+using u16 = uint16_t;
+using u32 = uint32_t;
+using u64 = uint64_t;
+using s8 = int8_t;
+using s16 = int16_t;
+using s32 = int32_t;
+using s64 = int64_t;
 
 constexpr u32 FULL = 0xffffffffu;
 constexpr int LANES = 32;
-constexpr int ROW = 128;                                // bytes of one 32-bit register of all 32 lanes
-constexpr u32 SMEM_BASE = 1024;                         // the hardware keeps the first KiB of shared memory for itself
-constexpr u64 SHARED_WINDOW = 0x7f00ull << 48;          // generic addresses of shared memory; never a host pointer
+constexpr int ROW = 128;                       // bytes of one 32-bit register of all 32 lanes
+constexpr u32 SMEM_BASE = 1024;                // the hardware keeps the first KiB of shared memory for itself
+constexpr u64 SHARED_WINDOW = 0x7f00ull << 48; // generic addresses of shared memory; never a host pointer
 constexpr int TMEM_COLS = 512, TMEM_LANES = 128;
 
-struct Warp; struct Cta; struct Cluster; struct Machine; struct Ins;
-enum Result : int { NEXT, JUMP, BLOCKED, DIVERGED };    // DIVERGED: waits for the other lanes of the warp
-using Handler = Result (*)(Warp&, const Ins&);
+struct Warp;
+struct Cta;
+struct Cluster;
+struct Machine;
+struct Ins;
+enum Result : int { NEXT, JUMP, BLOCKED, DIVERGED }; // DIVERGED: waits for the other lanes of the warp
+using Handler = Result (*)(Warp &, const Ins &);
 
 struct Ins {
     Handler fn = nullptr;
-    const s32* o = nullptr;                             // encoded operands, see `operands` in decode.py
-    s32 pred = -1;                                      // byte offset of the guard predicate, -1: none
+    const s32 *o = nullptr; // encoded operands, see `operands` in decode.py
+    s32 pred = -1;          // byte offset of the guard predicate, -1: none
     u8 neg = 0;
-    u8 aligned = 0;                                     // needs all live lanes of the warp
+    u8 aligned = 0; // needs all live lanes of the warp
     u16 op = 0;
-    s32 line = 0;                                       // line of the PTX text
-    s32 aux = 0;                                        // a number the table row gives its handler
+    s32 line = 0; // line of the PTX text
+    s32 aux = 0;  // a number the table row gives its handler
 };
 
-struct OpDef { std::string name, spec; Handler fn; bool aligned; s32 aux; };
-std::vector<OpDef>& op_table();
+struct OpDef {
+    std::string name, spec;
+    Handler fn;
+    bool aligned;
+    s32 aux;
+};
+std::vector<OpDef> &op_table();
 // Adds one row to the handler table. spec: operand forms, see docs/emulator.md.
-void def(const std::string& name, const std::string& spec, Handler fn, bool aligned = false, s32 aux = 0);
-void define_alu(); void define_float(); void define_convert(); void define_memory(); void define_mbarrier();
-void define_tma(); void define_wgmma(); void define_tcgen05(); void define_control(); void define_warp();
+void def(const std::string &name, const std::string &spec, Handler fn, bool aligned = false, s32 aux = 0);
+void define_alu();
+void define_float();
+void define_convert();
+void define_memory();
+void define_mbarrier();
+void define_tma();
+void define_wgmma();
+void define_tcgen05();
+void define_control();
+void define_warp();
 
-struct Fill { s32 off; s32 kind; s64 value; s32 wide; s32 pad; };   // a register filled at warp start
+struct Fill {
+    s32 off;
+    s32 kind;
+    s64 value;
+    s32 wide;
+    s32 pad;
+}; // a register filled at warp start
 struct Program {
-    std::vector<Ins> ins; std::vector<s32> pool; std::vector<Fill> fills;
+    std::vector<Ins> ins;
+    std::vector<s32> pool;
+    std::vector<Fill> fills;
     s64 reg_bytes = 0;
 };
 
-struct EmuError : std::runtime_error {                  // kind: see errors.py
+struct EmuError : std::runtime_error { // kind: see errors.py
     std::string kind;
-    EmuError(std::string k, const std::string& m) : std::runtime_error(m), kind(std::move(k)) {}
+    EmuError(std::string k, const std::string &m) : std::runtime_error(m), kind(std::move(k)) {}
 };
 
-struct alignas(64) Row { u32 v[LANES]; };
+struct alignas(64) Row {
+    u32 v[LANES];
+};
 
-struct Range { Cta* cta; u32 lo, hi; };                 // bytes [lo, hi) of shared memory
-struct TRange { Cta* cta; u32 lo, hi; };                // columns [lo, hi) of tensor memory
+struct Range {
+    Cta *cta;
+    u32 lo, hi;
+}; // bytes [lo, hi) of shared memory
+struct TRange {
+    Cta *cta;
+    u32 lo, hi;
+}; // columns [lo, hi) of tensor memory
 struct Async {
     std::function<void()> run;
-    const Ins* ins = nullptr;
-    Cta* cta = nullptr;
+    const Ins *ins = nullptr;
+    Cta *cta = nullptr;
     std::vector<Range> reads, writes;
     std::vector<TRange> treads, twrites;
-    Cta* bar_cta = nullptr; u32 bar = 0;                // the mbarrier it signals (bar_cta null: none)
-    bool store = false;                                 // global store: completed last among equals
+    Cta *bar_cta = nullptr;
+    u32 bar = 0;        // the mbarrier it signals (bar_cta null: none)
+    bool store = false; // global store: completed last among equals
     bool done = false;
-    int queue = -1;                                     // in-order queue, -1: unordered
+    int queue = -1; // in-order queue, -1: unordered
 };
 using AsyncRef = std::shared_ptr<Async>;
 
-struct MBar { s32 expected = 0, pending = 0; s64 tx = 0; u32 phase = 0; bool live = false; };
+struct MBar {
+    s32 expected = 0, pending = 0;
+    s64 tx = 0;
+    u32 phase = 0;
+    bool live = false;
+};
 
-struct NamedBar { u32 count = 0, expected = 0; u64 generation = 0; };
+struct NamedBar {
+    u32 count = 0, expected = 0;
+    u64 generation = 0;
+};
 
-struct BulkState { std::vector<AsyncRef> open; std::deque<std::vector<AsyncRef>> groups; };
+struct BulkState {
+    std::vector<AsyncRef> open;
+    std::deque<std::vector<AsyncRef>> groups;
+};
 
-struct Group { u32 mask; s32 pc; bool stuck; };
+struct Group {
+    u32 mask;
+    s32 pc;
+    bool stuck;
+};
 
 struct Warp {
-    u8* R = nullptr;
-    u32 act = 0, m = 0, live = 0;                       // lanes of the running group; of this instruction; not exited
+    u8 *R = nullptr;
+    u32 act = 0, m = 0, live = 0; // lanes of the running group; of this instruction; not exited
     s32 pc = 0;
-    int id = 0, uid = 0;                                // within the CTA, within the machine
-    Cta* cta = nullptr; Machine* M = nullptr;
-    std::vector<Group> parked;                          // other divergent groups
+    int id = 0, uid = 0; // within the CTA, within the machine
+    Cta *cta = nullptr;
+    Machine *M = nullptr;
+    std::vector<Group> parked; // other divergent groups
     bool blocked = false, done = false, timeout = false;
-    u64 epoch = 0; u64 steps = 0; u32 priority = 0;
-    bool in_bar = false; u32 bar_id = 0; u64 bar_gen = 0;
-    bool in_cluster_bar = false; u64 cluster_gen = 0;
-    u32 regs = 0;                                       // registers a thread holds (setmaxnreg)
+    u64 epoch = 0;
+    u64 steps = 0;
+    u32 priority = 0;
+    bool in_bar = false;
+    u32 bar_id = 0;
+    u64 bar_gen = 0;
+    bool in_cluster_bar = false;
+    u64 cluster_gen = 0;
+    u32 regs = 0; // registers a thread holds (setmaxnreg)
     BulkState bulk[LANES], cpasync[LANES];
-    std::vector<AsyncRef> wg_open; std::deque<std::vector<AsyncRef>> wg_groups;
+    std::vector<AsyncRef> wg_open;
+    std::deque<std::vector<AsyncRef>> wg_groups;
     std::vector<AsyncRef> tmem_stores;
     int wg_queue = -1;
 
-    u32* r(s32 off) const { return reinterpret_cast<u32*>(R + off); }
-    u32& p(s32 off) const { return *reinterpret_cast<u32*>(R + off); }
-    bool pred(const s32* o, int lane) const { return ((p(o[0]) >> lane) & 1u) != (u32)o[1]; }
-    u32 predmask(const s32* o) const { return o[1] ? ~p(o[0]) : p(o[0]); }
+    u32 *r(s32 off) const { return reinterpret_cast<u32 *>(R + off); }
+    u32 &p(s32 off) const { return *reinterpret_cast<u32 *>(R + off); }
+    bool pred(const s32 *o, int lane) const { return ((p(o[0]) >> lane) & 1u) != (u32)o[1]; }
+    u32 predmask(const s32 *o) const { return o[1] ? ~p(o[0]) : p(o[0]); }
     u64 r64(s32 off, int lane) const { return r(off)[lane] | (u64)r(off + ROW)[lane] << 32; }
-    void w64(s32 off, int lane, u64 v) const { r(off)[lane] = (u32)v; r(off + ROW)[lane] = (u32)(v >> 32); }
+    void w64(s32 off, int lane, u64 v) const {
+        r(off)[lane] = (u32)v;
+        r(off + ROW)[lane] = (u32)(v >> 32);
+    }
     // address operand: base register, displacement, base is 64 bits wide
-    u64 addr(const s32* o, int lane) const { return (o[2] ? r64(o[0], lane) : (u64)r(o[0])[lane]) + (s64)o[1]; }
-    void put(s32 off, const Row& t) const {
-        u32* d = r(off);
-        if (m == FULL) { std::memcpy(d, t.v, ROW); return; }
+    u64 addr(const s32 *o, int lane) const { return (o[2] ? r64(o[0], lane) : (u64)r(o[0])[lane]) + (s64)o[1]; }
+    void put(s32 off, const Row &t) const {
+        u32 *d = r(off);
+        if (m == FULL) {
+            std::memcpy(d, t.v, ROW);
+            return;
+        }
         for (int l = 0; l < LANES; l++) d[l] = (m >> l) & 1 ? t.v[l] : d[l];
     }
     void putp(s32 off, u32 bits) const { p(off) = (p(off) & ~m) | (bits & m); }
@@ -116,73 +184,89 @@ struct Warp {
 };
 
 struct Cta {
-    Machine* M; Cluster* cluster; u32 rank = 0;
+    Machine *M;
+    Cluster *cluster;
+    u32 rank = 0;
     u32 id[3] = {0, 0, 0};
-    std::vector<u8> smem; std::vector<s32> bar_index; std::vector<MBar> bars;
-    std::vector<u32> tmem;                              // [column][lane]
-    std::vector<u8> tmem_used; bool tmem_locked = false;
+    std::vector<u8> smem;
+    std::vector<s32> bar_index;
+    std::vector<MBar> bars;
+    std::vector<u32> tmem; // [column][lane]
+    std::vector<u8> tmem_used;
+    bool tmem_locked = false;
     NamedBar named[16];
-    std::vector<std::unique_ptr<Warp>> warps; std::vector<u8> regs;
+    std::vector<std::unique_ptr<Warp>> warps;
+    std::vector<u8> regs;
     u32 reg_pool = 0;
     int mma_queue = -1, exited = 0;
-    std::vector<Async*> pending;                        // asynchronous work that touches this CTA
-    std::vector<u8> dirty;                              // 16-byte granule written by the generic proxy, not yet fenced
-    MBar& bar(u32 addr, const Ins& I);
-    u8* at(u32 off, u32 n, const char* what, const Ins& I);
+    std::vector<Async *> pending; // asynchronous work that touches this CTA
+    std::vector<u8> dirty;        // 16-byte granule written by the generic proxy, not yet fenced
+    MBar &bar(u32 addr, const Ins &I);
+    u8 *at(u32 off, u32 n, const char *what, const Ins &I);
 };
 
 struct Cluster {
-    std::vector<std::unique_ptr<Cta>> ctas; u32 dim[3];
-    u32 bar_count = 0; u64 bar_gen = 0; int exited = 0; u32 threads = 0;
+    std::vector<std::unique_ptr<Cta>> ctas;
+    u32 dim[3];
+    u32 bar_count = 0;
+    u64 bar_gen = 0;
+    int exited = 0;
+    u32 threads = 0;
 };
 
-struct Config {                                         // mirrored in native.py
+struct Config { // mirrored in native.py
     u32 grid[3], block[3], cluster[3];
     u32 smem_dynamic, smem_static, sms, completion, checks, pad;
     u64 seed, max_steps;
-    u64 params, param_bytes, ranges, nranges;           // ranges: pairs of host addresses the kernel may touch; 0: unchecked
+    u64 params, param_bytes, ranges, nranges; // ranges: pairs of host addresses the kernel may touch; 0: unchecked
 };
 enum Completion { IMMEDIATE, RANDOM, LATE };
 
 struct Machine {
-    Config cfg; Program* P;
+    Config cfg;
+    Program *P;
     std::vector<std::unique_ptr<Cluster>> resident;
-    std::vector<Warp*> order;
+    std::vector<Warp *> order;
     std::vector<std::vector<u8>> spare_regs;
-    std::mt19937_64 rng; u64 epoch = 1, total = 0, progress = 0;
-    std::vector<AsyncRef> loose;                        // unordered pending work
-    std::vector<std::deque<AsyncRef>> queues; std::vector<int> spare_queues;
-    std::vector<u64> counts;                            // executions of each instruction
+    std::mt19937_64 rng;
+    u64 epoch = 1, total = 0, progress = 0;
+    std::vector<AsyncRef> loose; // unordered pending work
+    std::vector<std::deque<AsyncRef>> queues;
+    std::vector<int> spare_queues;
+    std::vector<u64> counts; // executions of each instruction
     std::vector<std::string> findings;
     std::vector<std::pair<u64, u64>> ranges;
 
     int new_queue();
     void free_queue(int q);
-    AsyncRef issue(AsyncRef a);                         // starts asynchronous work; may complete it at once
-    void finish(const AsyncRef& a);                     // completes it (and what its queue holds before it)
-    bool complete_one();                                // completes one pending piece; false: nothing pending
+    AsyncRef issue(AsyncRef a);     // starts asynchronous work; may complete it at once
+    void finish(const AsyncRef &a); // completes it (and what its queue holds before it)
+    bool complete_one();            // completes one pending piece; false: nothing pending
     void run();
-    Result step_many(Warp& w, int quantum);
+    Result step_many(Warp &w, int quantum);
     void launch(u64 first);
     void retire(size_t index);
-    void note(const std::string& kind, const Ins& I, const std::string& text);
-    std::string waiting(Warp& w);
-    std::string deadlock_report(const char* title);
-    void check_global(u64 a, u64 n, const Ins& I);
-    [[noreturn]] void fail(const char* kind, const Ins& I, const std::string& text, const Warp* w = nullptr);
+    void note(const std::string &kind, const Ins &I, const std::string &text);
+    std::string waiting(Warp &w);
+    std::string deadlock_report(const char *title);
+    void check_global(u64 a, u64 n, const Ins &I);
+    [[noreturn]] void fail(const char *kind, const Ins &I, const std::string &text, const Warp *w = nullptr);
 };
 
-std::string fmt(const char* f, ...) __attribute__((format(printf, 1, 2)));
+std::string fmt(const char *f, ...) __attribute__((format(printf, 1, 2)));
 
 // Shared memory of address `a` (cta rank in bits 31:24) as seen from warp w.
-struct Place { Cta* cta; u32 off; };
-Place shared_place(Warp& w, u32 a, const Ins& I);
-void mbar_arrive(Machine& M, Cta* c, u32 off, u32 n, const Ins& I);
-void mbar_tx(Machine& M, Cta* c, u32 off, s64 bytes, bool complete, const Ins& I);
+struct Place {
+    Cta *cta;
+    u32 off;
+};
+Place shared_place(Warp &w, u32 a, const Ins &I);
+void mbar_arrive(Machine &M, Cta *c, u32 off, u32 n, const Ins &I);
+void mbar_tx(Machine &M, Cta *c, u32 off, s64 bytes, bool complete, const Ins &I);
 // Reports a generic access that meets asynchronous work in flight.
-void check_inflight(Warp& w, Cta* c, u32 lo, u32 hi, bool write, const Ins& I);
-void check_async(Machine& M, const Async& a, const Ins& I);
-inline u32 swizzle(u32 a, u32 span) {                   // span: 32, 64 or 128 bytes; 16: none
+void check_inflight(Warp &w, Cta *c, u32 lo, u32 hi, bool write, const Ins &I);
+void check_async(Machine &M, const Async &a, const Ins &I);
+inline u32 swizzle(u32 a, u32 span) { // span: 32, 64 or 128 bytes; 16: none
     if (span == 128) return a ^ (((a >> 7) & 7) << 4);
     if (span == 64) return a ^ (((a >> 7) & 3) << 4);
     if (span == 32) return a ^ (((a >> 7) & 1) << 4);

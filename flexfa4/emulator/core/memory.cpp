@@ -1,41 +1,52 @@
 // Loads, stores, atomics, matrix loads/stores of shared memory, and non-bulk asynchronous copies.
 #include "lanes.h"
 
-u8* Cta::at(u32 off, u32 n, const char* what, const Ins& I) {
+u8 *Cta::at(u32 off, u32 n, const char *what, const Ins &I) {
     u32 rel = off - SMEM_BASE;
     if (off < SMEM_BASE || rel + n > smem.size())
-        M->fail("bounds", I, fmt("%s of %u bytes at shared address 0x%x; the CTA has [0x%x, 0x%zx)", what, n, off, SMEM_BASE, SMEM_BASE + smem.size()));
+        M->fail("bounds", I,
+                fmt("%s of %u bytes at shared address 0x%x; the CTA has [0x%x, 0x%zx)", what, n, off, SMEM_BASE,
+                    SMEM_BASE + smem.size()));
     return smem.data() + rel;
 }
-Place shared_place(Warp& w, u32 a, const Ins& I) {
+Place shared_place(Warp &w, u32 a, const Ins &I) {
     u32 rank = a >> 24;
-    if (rank >= w.cta->cluster->ctas.size()) w.M->fail("address", I, fmt("shared address 0x%x names CTA %u of a cluster of %zu", a, rank, w.cta->cluster->ctas.size()), &w);
+    if (rank >= w.cta->cluster->ctas.size())
+        w.M->fail("address", I, fmt("shared address 0x%x names CTA %u of a cluster of %zu", a, rank, w.cta->cluster->ctas.size()),
+                  &w);
     return {w.cta->cluster->ctas[rank].get(), a & 0xffffff};
 }
 
-void check_inflight(Warp& w, Cta* c, u32 lo, u32 hi, bool write, const Ins& I) {
-    for (Async* a : c->pending) {
-        for (const Range& r : a->writes)
+void check_inflight(Warp &w, Cta *c, u32 lo, u32 hi, bool write, const Ins &I) {
+    for (Async *a : c->pending) {
+        for (const Range &r : a->writes)
             if (r.cta == c && lo < r.hi && r.lo < hi)
-                w.M->fail("race", I, fmt("%s shared bytes [0x%x, 0x%x) while an asynchronous write of [0x%x, 0x%x) by line %d may still be in flight",
-                                         write ? "writes" : "reads", lo, hi, r.lo, r.hi, a->ins->line), &w);
+                w.M->fail("race", I,
+                          fmt("%s shared bytes [0x%x, 0x%x) while an asynchronous write of [0x%x, 0x%x) by line %d may still be "
+                              "in flight",
+                              write ? "writes" : "reads", lo, hi, r.lo, r.hi, a->ins->line),
+                          &w);
         if (!write) continue;
-        for (const Range& r : a->reads)
+        for (const Range &r : a->reads)
             if (r.cta == c && lo < r.hi && r.lo < hi)
-                w.M->fail("race", I, fmt("overwrites shared bytes [0x%x, 0x%x) that line %d may still be reading asynchronously", lo, hi, a->ins->line), &w);
+                w.M->fail("race", I,
+                          fmt("overwrites shared bytes [0x%x, 0x%x) that line %d may still be reading asynchronously", lo, hi,
+                              a->ins->line),
+                          &w);
     }
 }
 
 namespace {
 enum Space { GLOBAL, SHARED, GENERIC, PARAM };
 
-template <int SPACE, bool WRITE> u8* locate(Warp& w, const Ins& I, u64 a, u32 bytes) {
-    if (a & (bytes - 1)) w.M->fail("alignment", I, fmt("address 0x%llx is not aligned to %u bytes", (unsigned long long)a, bytes), &w);
+template <int SPACE, bool WRITE> u8 *locate(Warp &w, const Ins &I, u64 a, u32 bytes) {
+    if (a & (bytes - 1))
+        w.M->fail("alignment", I, fmt("address 0x%llx is not aligned to %u bytes", (unsigned long long)a, bytes), &w);
     bool shared = SPACE == SHARED || (SPACE == GENERIC && (a & SHARED_WINDOW) == SHARED_WINDOW);
     if (shared) {
         Place p = shared_place(w, (u32)a, I);
         if (!p.cta->pending.empty()) check_inflight(w, p.cta, p.off, p.off + bytes, WRITE, I);
-        u8* r = p.cta->at(p.off, bytes, WRITE ? "store" : "load", I);
+        u8 *r = p.cta->at(p.off, bytes, WRITE ? "store" : "load", I);
         if (WRITE && w.M->cfg.checks) {
             u32 g = (p.off - SMEM_BASE) / 16, e = (p.off - SMEM_BASE + bytes - 1) / 16;
             for (; g <= e; g++) p.cta->dirty[g] = (u8)(w.uid % 255 + 1);
@@ -43,137 +54,172 @@ template <int SPACE, bool WRITE> u8* locate(Warp& w, const Ins& I, u64 a, u32 by
         return r;
     }
     if (!w.M->ranges.empty()) w.M->check_global(a, bytes, I);
-    return reinterpret_cast<u8*>(a);
+    return reinterpret_cast<u8 *>(a);
 }
 // N registers of SIZE bytes; SIGN extends what is narrower than a register.
-template <int SPACE, int SIZE, int N, bool SIGN> Result load(Warp& w, const Ins& I) {
+template <int SPACE, int SIZE, int N, bool SIGN> Result load(Warp &w, const Ins &I) {
     constexpr int words = SIZE > 4 ? SIZE / 4 : 1;
-    const s32* a = I.o + N;
+    const s32 *a = I.o + N;
     Row t[N * words];
     for (int l = 0; l < LANES; l++) {
         if (!(w.m >> l & 1)) continue;
-        const u8* p = locate<SPACE, false>(w, I, w.addr(a, l), SIZE * N);
+        const u8 *p = locate<SPACE, false>(w, I, w.addr(a, l), SIZE * N);
         for (int i = 0; i < N; i++, p += SIZE) {
-            if constexpr (SIZE == 1) t[i].v[l] = SIGN ? (u32)(s32)(s8)*p : *p;
-            else if constexpr (SIZE == 2) { u16 x; std::memcpy(&x, p, 2); t[i].v[l] = SIGN ? (u32)(s32)(s16)x : x; }
-            else for (int k = 0; k < words; k++) std::memcpy(&t[i * words + k].v[l], p + 4 * k, 4);
+            if constexpr (SIZE == 1)
+                t[i].v[l] = SIGN ? (u32)(s32)(s8)*p : *p;
+            else if constexpr (SIZE == 2) {
+                u16 x;
+                std::memcpy(&x, p, 2);
+                t[i].v[l] = SIGN ? (u32)(s32)(s16)x : x;
+            } else
+                for (int k = 0; k < words; k++) std::memcpy(&t[i * words + k].v[l], p + 4 * k, 4);
         }
     }
-    for (int i = 0; i < N; i++) for (int k = 0; k < words; k++) w.put(I.o[i] + k * ROW, t[i * words + k]);
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < words; k++) w.put(I.o[i] + k * ROW, t[i * words + k]);
     return NEXT;
 }
-template <int SPACE, int SIZE, int N> Result store(Warp& w, const Ins& I) {
+template <int SPACE, int SIZE, int N> Result store(Warp &w, const Ins &I) {
     constexpr int words = SIZE > 4 ? SIZE / 4 : 1;
-    const s32* v = I.o + 3;
+    const s32 *v = I.o + 3;
     for (int l = 0; l < LANES; l++) {
         if (!(w.m >> l & 1)) continue;
-        u8* p = locate<SPACE, true>(w, I, w.addr(I.o, l), SIZE * N);
+        u8 *p = locate<SPACE, true>(w, I, w.addr(I.o, l), SIZE * N);
         for (int i = 0; i < N; i++, p += SIZE) {
-            if constexpr (SIZE < 4) std::memcpy(p, &w.r(v[i])[l], SIZE);
-            else for (int k = 0; k < words; k++) std::memcpy(p + 4 * k, &w.r(v[i] + k * ROW)[l], 4);
+            if constexpr (SIZE < 4)
+                std::memcpy(p, &w.r(v[i])[l], SIZE);
+            else
+                for (int k = 0; k < words; k++) std::memcpy(p + 4 * k, &w.r(v[i] + k * ROW)[l], 4);
         }
     }
     if (SPACE != SHARED) w.M->epoch++;
     return NEXT;
 }
-std::string regs(const char* one, int n, bool vec) {
+std::string regs(const char *one, int n, bool vec) {
     std::string s;
     for (int i = 0; i < n; i++) s += one;
     return vec ? "{" + s + "}" : s;
 }
-template <int SPACE, int SIZE, int N> void forms(const std::string& ld, const std::string& st, const std::string& type, bool sign) {
+template <int SPACE, int SIZE, int N>
+void forms(const std::string &ld, const std::string &st, const std::string &type, bool sign) {
     std::string vec = N == 1 ? "" : N == 2 ? ".v2" : N == 4 ? ".v4" : ".v8";
-    const char* d = SIZE == 16 ? "Q" : SIZE == 8 ? "D" : "d"; const char* s = SIZE == 16 ? "Q" : SIZE == 8 ? "S" : "s";
-    if (!ld.empty()) def(ld + vec + "." + type, regs(d, N, N > 1) + " a", sign ? load<SPACE, SIZE, N, true> : load<SPACE, SIZE, N, false>);
+    const char *d = SIZE == 16 ? "Q" : SIZE == 8 ? "D" : "d";
+    const char *s = SIZE == 16 ? "Q" : SIZE == 8 ? "S" : "s";
+    if (!ld.empty())
+        def(ld + vec + "." + type, regs(d, N, N > 1) + " a", sign ? load<SPACE, SIZE, N, true> : load<SPACE, SIZE, N, false>);
     if (!st.empty()) def(st + vec + "." + type, "a " + regs(s, N, N > 1), store<SPACE, SIZE, N>);
 }
-template <int SPACE, int SIZE> void widths(const std::string& ld, const std::string& st, const char* type, bool sign = false) {
+template <int SPACE, int SIZE> void widths(const std::string &ld, const std::string &st, const char *type, bool sign = false) {
     forms<SPACE, SIZE, 1>(ld, st, type, sign);
     if constexpr (SIZE <= 8) forms<SPACE, SIZE, 2>(ld, st, type, sign);
     if constexpr (SIZE <= 8) forms<SPACE, SIZE, 4>(ld, st, type, sign);
     if constexpr (SIZE == 4) forms<SPACE, SIZE, 8>(ld, st, type, sign);
 }
-template <int SPACE> void types(const std::string& ld, const std::string& st) {
-    widths<SPACE, 1>(ld, st, "b8"); widths<SPACE, 1>(ld, st, "u8"); widths<SPACE, 1>(ld, st, "s8", true);
-    widths<SPACE, 2>(ld, st, "b16"); widths<SPACE, 2>(ld, st, "u16"); widths<SPACE, 2>(ld, st, "s16", true);
-    for (const char* t : {"b32", "u32", "s32", "f32"}) widths<SPACE, 4>(ld, st, t);
-    for (const char* t : {"b64", "u64", "s64", "f64"}) widths<SPACE, 8>(ld, st, t);
+template <int SPACE> void types(const std::string &ld, const std::string &st) {
+    widths<SPACE, 1>(ld, st, "b8");
+    widths<SPACE, 1>(ld, st, "u8");
+    widths<SPACE, 1>(ld, st, "s8", true);
+    widths<SPACE, 2>(ld, st, "b16");
+    widths<SPACE, 2>(ld, st, "u16");
+    widths<SPACE, 2>(ld, st, "s16", true);
+    for (const char *t : {"b32", "u32", "s32", "f32"}) widths<SPACE, 4>(ld, st, t);
+    for (const char *t : {"b64", "u64", "s64", "f64"}) widths<SPACE, 8>(ld, st, t);
     widths<SPACE, 16>(ld, st, "b128");
 }
 
-template <class T, auto F, bool RETURN, int SPACE> Result atomic(Warp& w, const Ins& I) {
+template <class T, auto F, bool RETURN, int SPACE> Result atomic(Warp &w, const Ins &I) {
     constexpr int d = RETURN ? 1 : 0;
     Rows t;
     for (int l = 0; l < LANES; l++) {
         if (!(w.m >> l & 1)) continue;
-        u8* p = locate<SPACE, true>(w, I, w.addr(I.o + d, l), sizeof(T));
-        T old, v = get<T>(w.r(I.o[d + 3]), l); std::memcpy(&old, p, sizeof(T));
-        T n = F(old, v); std::memcpy(p, &n, sizeof(T));
+        u8 *p = locate<SPACE, true>(w, I, w.addr(I.o + d, l), sizeof(T));
+        T old, v = get<T>(w.r(I.o[d + 3]), l);
+        std::memcpy(&old, p, sizeof(T));
+        T n = F(old, v);
+        std::memcpy(p, &n, sizeof(T));
         set<T>(t.v, l, old);
     }
     w.M->epoch++;
     if (RETURN) store_rows<T>(w, I.o[0], t);
     return NEXT;
 }
-template <class T, int SPACE> Result cas(Warp& w, const Ins& I) {
+template <class T, int SPACE> Result cas(Warp &w, const Ins &I) {
     Rows t;
     for (int l = 0; l < LANES; l++) {
         if (!(w.m >> l & 1)) continue;
-        u8* p = locate<SPACE, true>(w, I, w.addr(I.o + 1, l), sizeof(T));
-        T old; std::memcpy(&old, p, sizeof(T));
-        if (old == get<T>(w.r(I.o[4]), l)) { T n = get<T>(w.r(I.o[5]), l); std::memcpy(p, &n, sizeof(T)); }
+        u8 *p = locate<SPACE, true>(w, I, w.addr(I.o + 1, l), sizeof(T));
+        T old;
+        std::memcpy(&old, p, sizeof(T));
+        if (old == get<T>(w.r(I.o[4]), l)) {
+            T n = get<T>(w.r(I.o[5]), l);
+            std::memcpy(p, &n, sizeof(T));
+        }
         set<T>(t.v, l, old);
     }
-    w.M->epoch++; store_rows<T>(w, I.o[0], t); return NEXT;
+    w.M->epoch++;
+    store_rows<T>(w, I.o[0], t);
+    return NEXT;
 }
-template <class T, auto F, int SPACE> void atom(const std::string& space, const std::string& op, const std::string& type) {
-    const char* d = sizeof(T) == 8 ? "D" : "d"; const char* s = sizeof(T) == 8 ? " S" : " s";
-    for (const char* sem : {"", ".relaxed", ".acquire", ".release", ".acq_rel"})
-        for (const char* scope : {"", ".cta", ".cluster", ".gpu", ".sys"}) {
+template <class T, auto F, int SPACE> void atom(const std::string &space, const std::string &op, const std::string &type) {
+    const char *d = sizeof(T) == 8 ? "D" : "d";
+    const char *s = sizeof(T) == 8 ? " S" : " s";
+    for (const char *sem : {"", ".relaxed", ".acquire", ".release", ".acq_rel"})
+        for (const char *scope : {"", ".cta", ".cluster", ".gpu", ".sys"}) {
             if (*sem && !*scope) continue;
             std::string m = std::string(sem) + scope + space + "." + op + "." + type;
             def("atom" + m, std::string(d) + " a" + s, atomic<T, F, true, SPACE>);
             def("red" + m, std::string("a") + s, atomic<T, F, false, SPACE>);
         }
 }
-template <int SPACE> void atoms(const std::string& sp) {
-    atom<u32, [](u32 a, u32 b) { return a + b; }, SPACE>(sp, "add", "u32"); atom<u32, [](u32 a, u32 b) { return a + b; }, SPACE>(sp, "add", "s32");
-    atom<u64, [](u64 a, u64 b) { return a + b; }, SPACE>(sp, "add", "u64"); atom<float, [](float a, float b) { return a + b; }, SPACE>(sp, "add", "f32");
+template <int SPACE> void atoms(const std::string &sp) {
+    atom<u32, [](u32 a, u32 b) { return a + b; }, SPACE>(sp, "add", "u32");
+    atom<u32, [](u32 a, u32 b) { return a + b; }, SPACE>(sp, "add", "s32");
+    atom<u64, [](u64 a, u64 b) { return a + b; }, SPACE>(sp, "add", "u64");
+    atom<float, [](float a, float b) { return a + b; }, SPACE>(sp, "add", "f32");
     atom<double, [](double a, double b) { return a + b; }, SPACE>(sp, "add", "f64");
-    atom<u32, [](u32 a, u32 b) { return (a > b) ? a : b; }, SPACE>(sp, "max", "u32"); atom<s32, [](s32 a, s32 b) { return (a > b) ? a : b; }, SPACE>(sp, "max", "s32");
-    atom<u32, [](u32 a, u32 b) { return (a < b) ? a : b; }, SPACE>(sp, "min", "u32"); atom<s32, [](s32 a, s32 b) { return (a < b) ? a : b; }, SPACE>(sp, "min", "s32");
-    atom<u32, [](u32 a, u32 b) { return a & b; }, SPACE>(sp, "and", "b32"); atom<u32, [](u32 a, u32 b) { return a | b; }, SPACE>(sp, "or", "b32");
-    atom<u32, [](u32 a, u32 b) { return a ^ b; }, SPACE>(sp, "xor", "b32"); atom<u32, [](u32, u32 b) { return b; }, SPACE>(sp, "exch", "b32");
+    atom<u32, [](u32 a, u32 b) { return (a > b) ? a : b; }, SPACE>(sp, "max", "u32");
+    atom<s32, [](s32 a, s32 b) { return (a > b) ? a : b; }, SPACE>(sp, "max", "s32");
+    atom<u32, [](u32 a, u32 b) { return (a < b) ? a : b; }, SPACE>(sp, "min", "u32");
+    atom<s32, [](s32 a, s32 b) { return (a < b) ? a : b; }, SPACE>(sp, "min", "s32");
+    atom<u32, [](u32 a, u32 b) { return a & b; }, SPACE>(sp, "and", "b32");
+    atom<u32, [](u32 a, u32 b) { return a | b; }, SPACE>(sp, "or", "b32");
+    atom<u32, [](u32 a, u32 b) { return a ^ b; }, SPACE>(sp, "xor", "b32");
+    atom<u32, [](u32, u32 b) { return b; }, SPACE>(sp, "exch", "b32");
     atom<u64, [](u64, u64 b) { return b; }, SPACE>(sp, "exch", "b64");
     atom<u32, [](u32 a, u32 b) { return a >= b ? 0u : a + 1; }, SPACE>(sp, "inc", "u32");
-    for (const char* sem : {"", ".relaxed.gpu", ".acquire.gpu", ".release.gpu", ".acq_rel.gpu", ".relaxed.cta", ".acq_rel.cta"}) {
-        def("atom" + std::string(sem) + sp + ".cas.b32", "d a s s", cas<u32, SPACE>); def("atom" + std::string(sem) + sp + ".cas.b64", "D a S S", cas<u64, SPACE>);
+    for (const char *sem : {"", ".relaxed.gpu", ".acquire.gpu", ".release.gpu", ".acq_rel.gpu", ".relaxed.cta", ".acq_rel.cta"}) {
+        def("atom" + std::string(sem) + sp + ".cas.b32", "d a s s", cas<u32, SPACE>);
+        def("atom" + std::string(sem) + sp + ".cas.b64", "D a S S", cas<u64, SPACE>);
     }
 }
-u8* matrix_row(Warp& w, const Ins& I, const s32* a, int lane, bool write) {
+u8 *matrix_row(Warp &w, const Ins &I, const s32 *a, int lane, bool write) {
     u32 x = (u32)w.addr(a, lane);
     return write ? locate<SHARED, true>(w, I, x, 16) : locate<SHARED, false>(w, I, x, 16);
 }
-// N 8x8 matrices of 16-bit elements: lane 8i + r holds the address of row r of matrix i; lane l holds elements (l/4, 2(l%4)+{0,1}).
-template <int N, bool TRANS, bool STORE> Result matrix(Warp& w, const Ins& I) {
-    const s32* a = STORE ? I.o : I.o + N; const s32* reg = STORE ? I.o + 3 : I.o;
+// N 8x8 matrices of 16-bit elements: lane 8i + r holds the address of row r of matrix i; lane l holds elements (l/4,
+// 2(l%4)+{0,1}).
+template <int N, bool TRANS, bool STORE> Result matrix(Warp &w, const Ins &I) {
+    const s32 *a = STORE ? I.o : I.o + N;
+    const s32 *reg = STORE ? I.o + 3 : I.o;
     for (int i = 0; i < N; i++) {
-        u16* rows[8];
-        for (int r = 0; r < 8; r++) rows[r] = reinterpret_cast<u16*>(matrix_row(w, I, a, 8 * i + r, STORE));
-        u32* v = w.r(reg[i]);
+        u16 *rows[8];
+        for (int r = 0; r < 8; r++) rows[r] = reinterpret_cast<u16 *>(matrix_row(w, I, a, 8 * i + r, STORE));
+        u32 *v = w.r(reg[i]);
         for (int l = 0; l < LANES; l++)
             for (int h = 0; h < 2; h++) {
                 int y = l / 4, x = 2 * (l % 4) + h;
-                u16& e = TRANS ? rows[x][y] : rows[y][x];
-                if (STORE) e = (u16)(v[l] >> (16 * h));
-                else v[l] = h ? (v[l] & 0xffff) | (u32)e << 16 : (v[l] & 0xffff0000u) | e;
+                u16 &e = TRANS ? rows[x][y] : rows[y][x];
+                if (STORE)
+                    e = (u16)(v[l] >> (16 * h));
+                else
+                    v[l] = h ? (v[l] & 0xffff) | (u32)e << 16 : (v[l] & 0xffff0000u) | e;
             }
     }
     return NEXT;
 }
-template <int N> void matrices(const std::string& x) {
+template <int N> void matrices(const std::string &x) {
     std::string list = regs("d", N, true), src = regs("s", N, true);
-    for (const char* sp : {"shared", "shared::cta"}) {
+    for (const char *sp : {"shared", "shared::cta"}) {
         std::string s(sp);
         def("ldmatrix.sync.aligned.m8n8." + x + "." + s + ".b16", list + " a", matrix<N, false, false>, true);
         def("ldmatrix.sync.aligned.m8n8." + x + ".trans." + s + ".b16", list + " a", matrix<N, true, false>, true);
@@ -182,7 +228,7 @@ template <int N> void matrices(const std::string& x) {
     }
 }
 // cp.async: 4, 8 or 16 bytes a lane, the rest of the destination beyond the source size is zero.
-template <bool SIZED> Result cp_async(Warp& w, const Ins& I) {
+template <bool SIZED> Result cp_async(Warp &w, const Ins &I) {
     u32 n = I.o[6];
     for (int l = 0; l < LANES; l++) {
         if (!(w.m >> l & 1)) continue;
@@ -192,73 +238,112 @@ template <bool SIZED> Result cp_async(Warp& w, const Ins& I) {
         Place p = shared_place(w, (u32)w.addr(I.o, l), I);
         if ((p.off | src) & (n - 1)) w.M->fail("alignment", I, fmt("cp.async of %u bytes needs that alignment", n), &w);
         if (have && !w.M->ranges.empty()) w.M->check_global(src, have, I);
-        u8* dst = p.cta->at(p.off, n, "cp.async", I);
+        u8 *dst = p.cta->at(p.off, n, "cp.async", I);
         auto a = std::make_shared<Async>();
-        a->ins = &I; a->cta = p.cta; a->writes.push_back({p.cta, p.off, p.off + n});
-        a->run = [=] { std::memset(dst, 0, n); std::memcpy(dst, reinterpret_cast<u8*>(src), have); };
+        a->ins = &I;
+        a->cta = p.cta;
+        a->writes.push_back({p.cta, p.off, p.off + n});
+        a->run = [=] {
+            std::memset(dst, 0, n);
+            std::memcpy(dst, reinterpret_cast<u8 *>(src), have);
+        };
         check_async(*w.M, *a, I);
         if (w.M->cfg.completion != IMMEDIATE) std::memset(dst, 0xff, n);
         w.cpasync[l].open.push_back(w.M->issue(a));
     }
     return NEXT;
 }
-Result cp_commit(Warp& w, const Ins&) {
+Result cp_commit(Warp &w, const Ins &) {
     for (int l = 0; l < LANES; l++)
-        if (w.m >> l & 1) { w.cpasync[l].groups.push_back(std::move(w.cpasync[l].open)); w.cpasync[l].open.clear(); }
-    return NEXT;
-}
-Result cp_wait(Warp& w, const Ins& I) {
-    for (int l = 0; l < LANES; l++) if (w.m >> l & 1)
-        while (w.cpasync[l].groups.size() > (size_t)I.o[0]) {
-            for (auto& a : w.cpasync[l].groups.front()) w.M->finish(a);
-            w.cpasync[l].groups.pop_front();
+        if (w.m >> l & 1) {
+            w.cpasync[l].groups.push_back(std::move(w.cpasync[l].open));
+            w.cpasync[l].open.clear();
         }
     return NEXT;
 }
-void drain(Warp& w, int l) {
-    for (auto& g : w.cpasync[l].groups) for (auto& a : g) w.M->finish(a);
-    for (auto& a : w.cpasync[l].open) w.M->finish(a);
-    w.cpasync[l].groups.clear(); w.cpasync[l].open.clear();
-}
-Result cp_wait_all(Warp& w, const Ins&) { for (int l = 0; l < LANES; l++) if (w.m >> l & 1) drain(w, l); return NEXT; }
-// The arrive happens when the thread's earlier copies are done; noinc: it is one of the expected arrivals.
-template <bool NOINC> Result cp_arrive(Warp& w, const Ins& I) {
-    for (int l = 0; l < LANES; l++) if (w.m >> l & 1) {
-        Place p = shared_place(w, (u32)w.addr(I.o, l), I);
-        auto a = std::make_shared<Async>(); a->ins = &I; a->cta = p.cta; a->bar_cta = p.cta; a->bar = p.off;
-        std::vector<AsyncRef> before = w.cpasync[l].open;
-        for (auto& g : w.cpasync[l].groups) before.insert(before.end(), g.begin(), g.end());
-        Machine* M = w.M; const Ins* ins = &I;
-        if (!NOINC) p.cta->bar(p.off, I).pending++;
-        a->run = [=] { for (auto& b : before) M->finish(b); mbar_arrive(*M, p.cta, p.off, 1, *ins); };
-        M->issue(a);
-    }
+Result cp_wait(Warp &w, const Ins &I) {
+    for (int l = 0; l < LANES; l++)
+        if (w.m >> l & 1)
+            while (w.cpasync[l].groups.size() > (size_t)I.o[0]) {
+                for (auto &a : w.cpasync[l].groups.front()) w.M->finish(a);
+                w.cpasync[l].groups.pop_front();
+            }
     return NEXT;
 }
-Result mapa(Warp& w, const Ins& I) {                    // d, a, rank
-    Row t; for (int l = 0; l < LANES; l++) t.v[l] = (w.r(I.o[1])[l] & 0xffffff) | w.r(I.o[2])[l] << 24;
-    w.put(I.o[0], t); return NEXT;
+void drain(Warp &w, int l) {
+    for (auto &g : w.cpasync[l].groups)
+        for (auto &a : g) w.M->finish(a);
+    for (auto &a : w.cpasync[l].open) w.M->finish(a);
+    w.cpasync[l].groups.clear();
+    w.cpasync[l].open.clear();
 }
-}  // namespace
+Result cp_wait_all(Warp &w, const Ins &) {
+    for (int l = 0; l < LANES; l++)
+        if (w.m >> l & 1) drain(w, l);
+    return NEXT;
+}
+// The arrive happens when the thread's earlier copies are done; noinc: it is one of the expected arrivals.
+template <bool NOINC> Result cp_arrive(Warp &w, const Ins &I) {
+    for (int l = 0; l < LANES; l++)
+        if (w.m >> l & 1) {
+            Place p = shared_place(w, (u32)w.addr(I.o, l), I);
+            auto a = std::make_shared<Async>();
+            a->ins = &I;
+            a->cta = p.cta;
+            a->bar_cta = p.cta;
+            a->bar = p.off;
+            std::vector<AsyncRef> before = w.cpasync[l].open;
+            for (auto &g : w.cpasync[l].groups) before.insert(before.end(), g.begin(), g.end());
+            Machine *M = w.M;
+            const Ins *ins = &I;
+            if (!NOINC) p.cta->bar(p.off, I).pending++;
+            a->run = [=] {
+                for (auto &b : before) M->finish(b);
+                mbar_arrive(*M, p.cta, p.off, 1, *ins);
+            };
+            M->issue(a);
+        }
+    return NEXT;
+}
+Result mapa(Warp &w, const Ins &I) { // d, a, rank
+    Row t;
+    for (int l = 0; l < LANES; l++) t.v[l] = (w.r(I.o[1])[l] & 0xffffff) | w.r(I.o[2])[l] << 24;
+    w.put(I.o[0], t);
+    return NEXT;
+}
+} // namespace
 
 void define_memory() {
-    for (const char* m : {"", ".relaxed.gpu", ".acquire.gpu", ".relaxed.sys", ".acquire.sys", ".relaxed.cta", ".acquire.cta", ".volatile"})
+    for (const char *m :
+         {"", ".relaxed.gpu", ".acquire.gpu", ".relaxed.sys", ".acquire.sys", ".relaxed.cta", ".acquire.cta", ".volatile"})
         types<GLOBAL>(std::string("ld") + m + ".global", "");
-    types<GLOBAL>("ld.global.nc", ""); types<GLOBAL>("ld.const", "");
-    for (const char* m : {"", ".relaxed.gpu", ".release.gpu", ".relaxed.sys", ".release.sys", ".relaxed.cta", ".volatile"})
+    types<GLOBAL>("ld.global.nc", "");
+    types<GLOBAL>("ld.const", "");
+    for (const char *m : {"", ".relaxed.gpu", ".release.gpu", ".relaxed.sys", ".release.sys", ".relaxed.cta", ".volatile"})
         types<GLOBAL>("", std::string("st") + m + ".global");
-    for (const char* s : {".shared", ".shared::cta", ".shared::cluster"}) {
-        types<SHARED>(std::string("ld") + s, std::string("st") + s); types<SHARED>(std::string("ld.volatile") + s, std::string("st.volatile") + s);
+    for (const char *s : {".shared", ".shared::cta", ".shared::cluster"}) {
+        types<SHARED>(std::string("ld") + s, std::string("st") + s);
+        types<SHARED>(std::string("ld.volatile") + s, std::string("st.volatile") + s);
         atoms<SHARED>(s);
     }
-    types<GENERIC>("ld", "st"); types<PARAM>("ld.param", "");
-    atoms<GLOBAL>(".global"); atoms<GENERIC>("");
-    matrices<1>("x1"); matrices<2>("x2"); matrices<4>("x4");
-    for (const char* n : {"cp.async.ca.shared.global", "cp.async.cg.shared.global", "cp.async.ca.shared::cta.global", "cp.async.cg.shared::cta.global"}) {
-        def(n, "a a i", cp_async<false>); def(n, "a a i s", cp_async<true>);
+    types<GENERIC>("ld", "st");
+    types<PARAM>("ld.param", "");
+    atoms<GLOBAL>(".global");
+    atoms<GENERIC>("");
+    matrices<1>("x1");
+    matrices<2>("x2");
+    matrices<4>("x4");
+    for (const char *n : {"cp.async.ca.shared.global", "cp.async.cg.shared.global", "cp.async.ca.shared::cta.global",
+                          "cp.async.cg.shared::cta.global"}) {
+        def(n, "a a i", cp_async<false>);
+        def(n, "a a i s", cp_async<true>);
     }
-    def("cp.async.commit_group", "", cp_commit); def("cp.async.wait_group", "i", cp_wait); def("cp.async.wait_all", "", cp_wait_all);
-    def("cp.async.mbarrier.arrive.noinc.shared.b64", "a", cp_arrive<true>); def("cp.async.mbarrier.arrive.noinc.shared::cta.b64", "a", cp_arrive<true>);
-    def("cp.async.mbarrier.arrive.shared.b64", "a", cp_arrive<false>); def("cp.async.mbarrier.arrive.shared::cta.b64", "a", cp_arrive<false>);
+    def("cp.async.commit_group", "", cp_commit);
+    def("cp.async.wait_group", "i", cp_wait);
+    def("cp.async.wait_all", "", cp_wait_all);
+    def("cp.async.mbarrier.arrive.noinc.shared.b64", "a", cp_arrive<true>);
+    def("cp.async.mbarrier.arrive.noinc.shared::cta.b64", "a", cp_arrive<true>);
+    def("cp.async.mbarrier.arrive.shared.b64", "a", cp_arrive<false>);
+    def("cp.async.mbarrier.arrive.shared::cta.b64", "a", cp_arrive<false>);
     def("mapa.shared::cluster.u32", "d s s", mapa);
 }

@@ -3,39 +3,46 @@
 
 namespace {
 // Byte address of the 16-byte chunk that holds (row, chunk) of a K-major operand.
-u32 chunk_k(const Operand& d, int row, int chunk) {
+u32 chunk_k(const Operand &d, int row, int chunk) {
     if (d.span == 16) return d.start + (u32)(row / 8) * d.sbo + (u32)(row % 8) * 16 + (u32)chunk * d.lbo;
     return swizzle(d.start + (u32)(row / 8) * d.sbo + (u32)(row % 8) * d.span + (u32)chunk * 16, d.span);
 }
 // ... that holds rows 8g..8g+7 of column k of an MN-major operand.
-u32 chunk_mn(const Operand& d, int g, int k) {
+u32 chunk_mn(const Operand &d, int g, int k) {
     if (d.span == 16) return d.start + (u32)g * d.sbo + (u32)(k / 8) * d.lbo + (u32)(k % 8) * 16;
     u32 per = d.span / 16;
     return swizzle(d.start + (u32)(g / per) * d.lbo + (u32)(g % per) * 16 + (u32)(k / 8) * d.sbo + (u32)(k % 8) * d.span, d.span);
 }
-inline void widen(const u8* p, float* out, Elem e) {    // eight halves
-    u16 h[8]; std::memcpy(h, p, 16);
-    if (e == E_BF16) for (int i = 0; i < 8; i++) out[i] = bf2f(h[i]);
-    else for (int i = 0; i < 8; i++) out[i] = h2f(h[i]);
+inline void widen(const u8 *p, float *out, Elem e) { // eight halves
+    u16 h[8];
+    std::memcpy(h, p, 16);
+    if (e == E_BF16)
+        for (int i = 0; i < 8; i++) out[i] = bf2f(h[i]);
+    else
+        for (int i = 0; i < 8; i++) out[i] = h2f(h[i]);
 }
-}  // namespace
+} // namespace
 
-Range operand_range(const Operand& d, int rows) {
+Range operand_range(const Operand &d, int rows) {
     u32 hi = d.start;
-    if (!d.mn_major) hi += (u32)((rows - 1) / 8) * d.sbo + (d.span == 16 ? 128 + d.lbo : 7 * d.span + 32);
-    else if (d.span == 16) hi += (u32)((rows - 1) / 8) * d.sbo + d.lbo + 128;
-    else hi += (u32)((rows - 1) / (int)(d.span / 2)) * d.lbo + d.sbo + 8 * d.span;
+    if (!d.mn_major)
+        hi += (u32)((rows - 1) / 8) * d.sbo + (d.span == 16 ? 128 + d.lbo : 7 * d.span + 32);
+    else if (d.span == 16)
+        hi += (u32)((rows - 1) / 8) * d.sbo + d.lbo + 128;
+    else
+        hi += (u32)((rows - 1) / (int)(d.span / 2)) * d.lbo + d.sbo + 8 * d.span;
     return {d.cta, d.start, hi};
 }
 
-int fetch_operand(const Operand& d, int rows, float* out, const Ins& I) {
+int fetch_operand(const Operand &d, int rows, float *out, const Ins &I) {
     Range r = operand_range(d, rows);
-    u8* base = d.cta->at(r.lo & ~1023u, ((r.hi + 127) & ~127u) - (r.lo & ~1023u), "matrix operand", I) - (r.lo & ~1023u);
+    u8 *base = d.cta->at(r.lo & ~1023u, ((r.hi + 127) & ~127u) - (r.lo & ~1023u), "matrix operand", I) - (r.lo & ~1023u);
     if (d.elem == E_TF32) {
         if (d.mn_major) d.cta->M->fail("descriptor", I, "tf32 operand that is not K-major");
         for (int row = 0; row < rows; row++)
             for (int c = 0; c < 2; c++) {
-                u32 x[4]; std::memcpy(x, base + chunk_k(d, row, c), 16);
+                u32 x[4];
+                std::memcpy(x, base + chunk_k(d, row, c), 16);
                 for (int i = 0; i < 4; i++) out[(4 * c + i) * rows + row] = as_f(x[i] & ~0x1fffu);
             }
         return 8;
@@ -47,7 +54,8 @@ int fetch_operand(const Operand& d, int rows, float* out, const Ins& I) {
     }
     for (int row = 0; row < rows; row++)
         for (int c = 0; c < 2; c++) {
-            float x[8]; widen(base + chunk_k(d, row, c), x, d.elem);
+            float x[8];
+            widen(base + chunk_k(d, row, c), x, d.elem);
             for (int i = 0; i < 8; i++) out[(8 * c + i) * rows + row] = x[i];
         }
     return 16;
@@ -57,10 +65,15 @@ typedef float Vec __attribute__((vector_size(64), aligned(4)));
 static_assert(sizeof(Vec) == 64);
 
 // This file is compiled with contraction on, so v += a * b is one fused multiply-add for each k, in order.
-template <int BM, int BN> static void block(float* d, int ds, const float* a, const float* b, int k, int as, int bs, bool acc) {
+template <int BM, int BN> static void block(float *d, int ds, const float *a, const float *b, int k, int as, int bs, bool acc) {
     Vec v[BN][BM];
     for (int j = 0; j < BN; j++)
-        for (int i = 0; i < BM; i++) { if (acc) std::memcpy(&v[j][i], d + j * ds + 16 * i, 64); else v[j][i] = Vec{}; }
+        for (int i = 0; i < BM; i++) {
+            if (acc)
+                std::memcpy(&v[j][i], d + j * ds + 16 * i, 64);
+            else
+                v[j][i] = Vec{};
+        }
     for (int x = 0; x < k; x++) {
         Vec row[BM];
         for (int i = 0; i < BM; i++) std::memcpy(&row[i], a + x * as + 16 * i, 64);
@@ -72,8 +85,8 @@ template <int BM, int BN> static void block(float* d, int ds, const float* a, co
     for (int j = 0; j < BN; j++)
         for (int i = 0; i < BM; i++) std::memcpy(d + j * ds + 16 * i, &v[j][i], 64);
 }
-void product(float* d, int ds, const float* a, const float* b, int m, int n, int k, int as, int bs, bool acc) {
-    for (int j = 0; j < n; j += 4) {                    // n is a multiple of 8
+void product(float *d, int ds, const float *a, const float *b, int m, int n, int k, int as, int bs, bool acc) {
+    for (int j = 0; j < n; j += 4) { // n is a multiple of 8
         int i = 0;
         for (; i + 64 <= m; i += 64) block<4, 4>(d + j * ds + i, ds, a + i, b + j, k, as, bs, acc);
         for (; i < m; i += 16) block<1, 4>(d + j * ds + i, ds, a + i, b + j, k, as, bs, acc);

@@ -1,4 +1,5 @@
 """Resolves registers, labels and operand forms of a kernel against the handler table: a flat program for the core."""
+
 import re
 import struct
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ import numpy as np
 from ..errors import PtxError, UnknownInstruction
 from .syntax import GUARD, SHARED, TYPE_BYTES, Kernel, statements
 
-ROW = 128                                       # bytes of a 32-bit register of all lanes; see core/machine.h
+ROW = 128  # bytes of a 32-bit register of all lanes; see core/machine.h
 OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*")
 INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?$")
 ADDRESS = re.compile(r"\[\s*([%\w$.]+)\s*(?:\+\s*(-?\w+)|(-\s*\w+))?\s*\]$")
@@ -17,12 +18,35 @@ REGISTER = re.compile(r"([%\w$]+?)(?:<(\d+)>)?$")
 HINTS = re.compile(r"\.(?:L1::(?:no_allocate|evict_\w+)|L2::(?:64B|128B|256B|evict_\w+)|weak)(?=\.|$)")
 AXES = "xyz"
 # Numbers of the kinds in `fill` of core/sched.cpp.
-SPECIAL = {"%laneid": (7, 0), "%warpid": (8, 0), "%cluster_ctarank": (9, 0), "%cluster_nctarank": (14, 0), "%smid": (15, 0), "%nsmid": (16, 0),
-           "%lanemask_lt": (17, 0), "%lanemask_le": (18, 0), "%lanemask_gt": (19, 0), "%lanemask_ge": (20, 0), "%lanemask_eq": (21, 0),
-           "%dynamic_smem_size": (22, 0), "%nwarpid": (23, 0)}
+SPECIAL = {
+    "%laneid": (7, 0),
+    "%warpid": (8, 0),
+    "%cluster_ctarank": (9, 0),
+    "%cluster_nctarank": (14, 0),
+    "%smid": (15, 0),
+    "%nsmid": (16, 0),
+    "%lanemask_lt": (17, 0),
+    "%lanemask_le": (18, 0),
+    "%lanemask_gt": (19, 0),
+    "%lanemask_ge": (20, 0),
+    "%lanemask_eq": (21, 0),
+    "%dynamic_smem_size": (22, 0),
+    "%nwarpid": (23, 0),
+}
 for _i, _axis in enumerate(AXES):
-    SPECIAL |= {f"%{name}.{_axis}": (kind, _i) for name, kind in {
-        "tid": 3, "ntid": 4, "ctaid": 5, "nctaid": 6, "cluster_ctaid": 10, "cluster_nctaid": 11, "clusterid": 12, "nclusterid": 13}.items()}
+    SPECIAL |= {
+        f"%{name}.{_axis}": (kind, _i)
+        for name, kind in {
+            "tid": 3,
+            "ntid": 4,
+            "ctaid": 5,
+            "nctaid": 6,
+            "cluster_ctaid": 10,
+            "cluster_nctaid": 11,
+            "clusterid": 12,
+            "nclusterid": 13,
+        }.items()
+    }
 SPECIAL |= {f"{name}.w": (0, 0) for name in ("%tid", "%ntid", "%ctaid", "%nctaid")}
 PREDICATE, CONST, PARAM, SHARED_KIND = 0, 0, 1, 2
 ROWS = {"pred": PREDICATE, "b8": 1, "b16": 1, "b32": 1, "b64": 2, "b128": 4}
@@ -32,7 +56,8 @@ for _bits in ("8", "16", "32", "64"):
 
 @dataclass
 class Program:
-    """Decoded kernel. ins: int32 [n, 6] (handler, guard, negated, first operand, operand count, line); pool: encoded operands int32;
+    """Decoded kernel. ins: int32 [n, 6] (handler, guard, negated, first operand, operand count, line); pool: encoded operands
+    int32;
     fills: registers to set at warp start, int64 [n, 4] (offset, kind, value, wide)."""
 
     kernel: Kernel
@@ -42,7 +67,7 @@ class Program:
     reg_bytes: int
     shared_bytes: int
     source: list = field(default_factory=list)  # (file number, line) of each instruction where `.loc` gave one
-    names: list = field(default_factory=list)   # opcode of each instruction
+    names: list = field(default_factory=list)  # opcode of each instruction
 
 
 class _Scope:
@@ -58,8 +83,8 @@ class Decoder:
     def __init__(self, kernel: Kernel, table: dict):
         self.kernel, self.table = kernel, table
         self.scopes = [_Scope()]
-        self.cache: list[dict] = [{}]           # resolved names of each open scope, outer ones copied down
-        self.bytes = 16 * ROW                   # rows 0-7: discarded results; 8: discarded predicates
+        self.cache: list[dict] = [{}]  # resolved names of each open scope, outer ones copied down
+        self.bytes = 16 * ROW  # rows 0-7: discarded results; 8: discarded predicates
         self.pred_at, self.pred_left = 0, 0
         self.fill_at: dict = {}
         self.fills, self.pool, self.ins, self.source, self.names = [], [], [], [], []
@@ -67,8 +92,20 @@ class Decoder:
         self.shared_bytes = max((o + n for o, n in self.shared.values()), default=0)
         self.params = {p.name: p.offset for p in kernel.parameters}
         self.line, self.loc = 0, None
-        self.encoders = {"d": self._dst1, "D": self._dst2, "Q": self._reg4, "s": self._src1, "S": self._src2, "p": self._pdst,
-                         "P": self._psrc, "pp": self._pair, "d|p": self._dst_pred, "a": self._address, "i": self._integer, "L": self._label}
+        self.encoders = {
+            "d": self._dst1,
+            "D": self._dst2,
+            "Q": self._reg4,
+            "s": self._src1,
+            "S": self._src2,
+            "p": self._pdst,
+            "P": self._psrc,
+            "pp": self._pair,
+            "d|p": self._dst_pred,
+            "a": self._address,
+            "i": self._integer,
+            "L": self._label,
+        }
 
     # ---- registers and constants
     def _alloc(self, rows: int) -> int:
@@ -253,7 +290,7 @@ class Decoder:
         if text[0] == "@":
             m = GUARD.match(text)
             guard, negated = self._need(m.group(2), PREDICATE), int(bool(m.group(1)))
-            text = text[m.end():]
+            text = text[m.end() :]
         parts = text.split(None, 1)
         full = name = parts[0]
         operands = [t.strip() for t in OPERAND.findall(parts[1])] if len(parts) > 1 else []
@@ -284,8 +321,10 @@ class Decoder:
             self.source.append(self.loc)
             self.names.append(full)
             return
-        raise UnknownInstruction(f"line {self.line}: operand form of {full!r} is not modelled: {text} "
-                                 f"({'; '.join(why) or f'{len(operands)} operands'})")
+        raise UnknownInstruction(
+            f"line {self.line}: operand form of {full!r} is not modelled: {text} "
+            f"({'; '.join(why) or f'{len(operands)} operands'})"
+        )
 
     def _directive(self, text: str) -> None:
         if text.startswith(".reg"):
@@ -340,8 +379,16 @@ class Decoder:
         self.source.append(self.loc)
         self.names.append("ret")
         fills = np.array(self.fills, dtype=np.int64).reshape(-1, 4)
-        return Program(self.kernel, np.array(self.ins, dtype=np.int32), np.array(self.pool or [0], dtype=np.int64).astype(np.int32), fills,
-                       -(-self.bytes // ROW) * ROW, self.shared_bytes, self.source, self.names)
+        return Program(
+            self.kernel,
+            np.array(self.ins, dtype=np.int32),
+            np.array(self.pool or [0], dtype=np.int64).astype(np.int32),
+            fills,
+            -(-self.bytes // ROW) * ROW,
+            self.shared_bytes,
+            self.source,
+            self.names,
+        )
 
 
 class _Form(Exception):

@@ -1,4 +1,5 @@
 """Splits PTX text into directives, scopes, labels and instructions, with their line numbers."""
+
 import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -11,12 +12,31 @@ STATEMENT = re.compile(
     r"(?P<open>\{)|(?P<close>\})"
     r"|(?P<loc>\.(?:loc|file)[^\n;]*)(?:\n|\Z)"
     r"|(?P<label>[A-Za-z_$%][\w$]*)\s*:(?!:)"
-    r"|(?P<text>[^;{}]*(?:\{[^{}]*\}[^;{}]*)*);)")
+    r"|(?P<text>[^;{}]*(?:\{[^{}]*\}[^;{}]*)*);)"
+)
 GUARD = re.compile(r"@(!?)\s*([%\w$]+)\s+")
-PARAM = re.compile(r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(?:\.ptr\s+(?:\.\w+\s+)*(?:\.align\s+\d+\s+)?)?([\w$]+)(?:\[(\d+)\])?")
+PARAM = re.compile(
+    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(?:\.ptr\s+(?:\.\w+\s+)*(?:\.align\s+\d+\s+)?)?([\w$]+)(?:\[(\d+)\])?"
+)
 SHARED = re.compile(r"\.shared\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)\s*(?:\[(\d*)\])?")
-TYPE_BYTES = {"b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "b32": 4, "u32": 4, "s32": 4, "f32": 4,
-              "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16}
+TYPE_BYTES = {
+    "b8": 1,
+    "u8": 1,
+    "s8": 1,
+    "b16": 2,
+    "u16": 2,
+    "s16": 2,
+    "f16": 2,
+    "b32": 4,
+    "u32": 4,
+    "s32": 4,
+    "f32": 4,
+    "b64": 8,
+    "u64": 8,
+    "s64": 8,
+    "f64": 8,
+    "b128": 16,
+}
 
 
 @dataclass
@@ -33,11 +53,11 @@ class Kernel:
     """The entry point, cut out of a module but not yet decoded."""
 
     name: str
-    body: str                                   # from the opening brace to the closing one, comments blanked out
+    body: str  # from the opening brace to the closing one, comments blanked out
     first_line: int
     parameters: list[Parameter]
-    directives: dict[str, tuple[int, ...]] = field(default_factory=dict)   # reqntid, maxnreg, ...
-    shared: dict[str, tuple[int, int]] = field(default_factory=dict)       # module-scope arrays: offset, bytes
+    directives: dict[str, tuple[int, ...]] = field(default_factory=dict)  # reqntid, maxnreg, ...
+    shared: dict[str, tuple[int, int]] = field(default_factory=dict)  # module-scope arrays: offset, bytes
     target: str = ""
 
     @property
@@ -68,7 +88,7 @@ def _shared(text: str) -> dict[str, tuple[int, int]]:
     found, offset, dynamic = {}, 0, []
     for align, kind, name, count in SHARED.findall(text):
         step = max(int(align or 1), TYPE_BYTES[kind])
-        size = TYPE_BYTES[kind] * int(count or (0 if "[" in text[text.index(name):][:len(name) + 2] else 1))
+        size = TYPE_BYTES[kind] * int(count or (0 if "[" in text[text.index(name) :][: len(name) + 2] else 1))
         if not size:
             dynamic.append((name, step))
             continue
@@ -97,11 +117,20 @@ def find_kernel(text: str, entry: str | None = None) -> Kernel:
             break
     header = clean[start:open_at]
     directives = {}
-    for name, values in re.findall(r"\.(reqntid|maxntid|maxnreg|minnctapersm|reqnctapercluster|maxclusterrank)\s+([\d,\s]+)", header):
+    for name, values in re.findall(
+        r"\.(reqntid|maxntid|maxnreg|minnctapersm|reqnctapercluster|maxclusterrank)\s+([\d,\s]+)", header
+    ):
         directives[name] = tuple(int(v) for v in values.split(",") if v.strip())
     target = re.search(r"\.target\s+(\w+)", clean)
-    return Kernel(chosen[0].group(1), clean[open_at:at + 1], clean.count("\n", 0, open_at) + 1, _parameters(header), directives,
-                  _shared(clean[:start] + clean[at + 1:]), target.group(1) if target else "")
+    return Kernel(
+        chosen[0].group(1),
+        clean[open_at : at + 1],
+        clean.count("\n", 0, open_at) + 1,
+        _parameters(header),
+        directives,
+        _shared(clean[:start] + clean[at + 1 :]),
+        target.group(1) if target else "",
+    )
 
 
 def statements(kernel: Kernel):
