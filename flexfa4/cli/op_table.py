@@ -1,4 +1,4 @@
-"""docs/ir.md, written from the tables themselves: `python -m flexfa4.cli.op_table > docs/ir.md`. A test says that it is current."""
+"""docs/ir.md, written from the tables themselves: `python -m flexfa4.cli.op_table > docs/ir.md`. A test says it is current."""
 from __future__ import annotations
 
 import inspect
@@ -15,17 +15,19 @@ from flexfa4.ir.verify import RULES
 
 _NAMES = ("g", "r", "x", "y")
 _PLACEHOLDERS = {name: node(Op.LOAD, (), DType.F64, i) for i, name in enumerate(_NAMES)}
-_INFIX = {Op.ADD: "+", Op.SUB: "-", Op.MUL: "*", Op.DIV: "/", Op.LT: "<", Op.LE: "<=", Op.EQ: "=", Op.NE: "!=", Op.AND: "and", Op.OR: "or",
-          Op.POW: "^", Op.FLOORDIV: "//"}
+_INFIX = {Op.ADD: "+", Op.SUB: "-", Op.MUL: "*", Op.DIV: "/", Op.LT: "<", Op.LE: "<=", Op.EQ: "=", Op.NE: "!=", Op.AND: "and",
+          Op.OR: "or", Op.POW: "^", Op.FLOORDIV: "//"}
 _STRENGTH = {"or": 1, "and": 2, "<": 3, "<=": 3, "=": 3, "!=": 3, "+": 4, "-": 4, "*": 5, "/": 5, "//": 5, "^": 7}
 _PREFIX_STRENGTH = 6
 _STRUCTURAL = {
     Op.SCORE: "the adjoint ends here", Op.OUT: "the adjoint ends here", Op.LSE: "the adjoint ends here",
-    Op.LOAD: "the adjoint ends here; none to the indices", Op.WHERE: "g to y where x, g to z elsewhere", Op.CAST: "g between floats, else 0",
+    Op.LOAD: "the adjoint ends here; none to the indices", Op.WHERE: "g to y where x, g to z elsewhere",
+    Op.CAST: "g between floats, else 0",
 }
 _TYPES = {
     frozenset(DType): "any", frozenset(INT_RANGE): "ints", FLOATS: "floats", FLOATS | set(INT_RANGE): "numbers",
-    frozenset({*INT_RANGE, DType.BOOL}): "ints, bool", frozenset({DType.F32, DType.F64}): "f32, f64", frozenset({DType.I64}): "i64",
+    frozenset({*INT_RANGE, DType.BOOL}): "ints, bool", frozenset({DType.F32, DType.F64}): "f32, f64",
+    frozenset({DType.I64}): "i64",
 }
 
 
@@ -85,12 +87,12 @@ _HEAD = """# The graph language
 
 Written by `python -m flexfa4.cli.op_table > docs/ir.md` from the tables in the code.
 
-A mod becomes a `Graph`: a directed acyclic graph of scalar operations on one position, with a kind (`score`, `mask` or `out`), the
-element type and rank of each captured tensor, and the type of each slot (a literal of the mod, filled in at each call). Nodes are
-interned: equal structure is the same object. A captured value is never part of a graph.
+A mod becomes a `Graph`: a directed acyclic graph of scalar operations on one position, with a kind (`score`, `mask` or `out`),
+the element type and rank of each captured tensor, and the type of each slot (a literal of the mod, filled in at each call).
+Nodes are interned: equal structure is the same object. A captured value is never part of a graph.
 
-`flexfa4.ir.verify.verify` checks a graph, `flexfa4.ir.text.show` prints it and `parse` reads the text back to the identical object.
-The text is the same in every process, so it serves as a key. `score + slope[h] * (kv - q)` within a window:
+`flexfa4.ir.verify.verify` checks a graph, `flexfa4.ir.text.show` prints it and `parse` reads the text back to the identical
+object. The text is the same in every process, so it serves as a key. `score + slope[h] * (kv - q)` within a window:
 
 ```
 {example}
@@ -98,20 +100,21 @@ The text is the same in every process, so it serves as a key. `score + slope[h] 
 
 ## Types
 
-`bool u8 i8 i16 i32 i64 f16 bf16 f32 f64`. Positions, heads and indices are i64; scores are f32, or f64 for float64 inputs. The tracer
-applies torch's promotion rules and writes casts, so all operands marked T have one type. Integers wrap, as torch's do. Two things
-have no defined value: an integer division by zero, and a cast of NaN or of a float that is out of range to an integer. Neither may
-crash, since it can lie in a branch that is not taken. A lookup that is out of range is an error only if the result depends on it.
+`bool u8 i8 i16 i32 i64 f16 bf16 f32 f64`. Positions, heads and indices are i64; scores are f32, or f64 for float64 inputs. The
+tracer applies torch's promotion rules and writes casts, so all operands marked T have one type. Integers wrap, as torch's do.
+Two things have no defined value: an integer division by zero, and a cast of NaN or of a float that is out of range to an
+integer. Neither may crash, since it can lie in a branch that is not taken. A lookup that is out of range is an error only if
+the result depends on it.
 
 ## Operations
 
 Each operation has one row in each of five tables: its type (`ir/verify.py`), its value (`interpret/meaning.py`), its bounds
 (`facts/interval_rules.py`), its derivative (`facts/derivative.py`) and its code in a kernel (`emit/table.py`).
 
-In the last column g is the adjoint of the result r; x and y are the operands, and what each receives is separated by a semicolon.
-"where" marks a share that is exactly 0 elsewhere, whatever the formula would give there. An empty cell: by definition there is no
-derivative, because the result is not a float or depends on no float. minimum and maximum are shown for two tensors; against a
-literal, as in `clamp`, the whole of g passes at the edge.
+In the last column g is the adjoint of the result r; x and y are the operands, and what each receives is separated by a
+semicolon. "where" marks a share that is exactly 0 elsewhere, whatever the formula would give there. An empty cell: by
+definition there is no derivative, because the result is not a float or depends on no float. minimum and maximum are shown for
+two tensors; against a literal, as in `clamp`, the whole of g passes at the edge.
 
 | operation | operands, result | T | meaning | value | derivative |
 |---|---|---|---|---|---|
@@ -122,7 +125,8 @@ def render() -> str:
     """The whole of docs/ir.md."""
     said, rows = comments(), []
     for op in Op:
-        cells = (f"`{op!r}`", f"`{RULES[op]}`", _TYPES[RULES[op].types], said[op], f"`{EVALUATE[op].source}`", derivative_text(op))
+        rule = RULES[op]
+        cells = (f"`{op!r}`", f"`{rule}`", _TYPES[rule.types], said[op], f"`{EVALUATE[op].source}`", derivative_text(op))
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return _HEAD.replace("{example}", _example()) + "\n".join(rows) + "\n"
 

@@ -22,8 +22,8 @@ _PER_ELEMENT = frozenset({Op.Q, Op.KV, Op.D, Op.SCORE, Op.OUT, Op.LSE})
 class Affine:
     """`q_coef * q + kv_coef * kv + rest`, times `scale` where that is not None.
 
-    Coefficients are Python ints, or integer nodes; `rest` is an integer node, all of one type, and `scale` a float node. The nodes
-    depend on none of q, kv, d, score, out and lse: they are the same for a whole tile of one batch and head. A form whose
+    Coefficients are Python ints, or integer nodes; `rest` is an integer node, all of one type, and `scale` a float node. The
+    nodes depend on none of q, kv, d, score, out and lse: they are the same for a whole tile of one batch and head. A form whose
     coefficients are both the int 0 and that has no scale is just such a node.
     """
 
@@ -40,7 +40,8 @@ class Affine:
     @property
     def is_toeplitz(self) -> bool:
         """True where the value depends on q - kv alone, as relative positions do."""
-        return not self.is_free and isinstance(self.q_coef, int) and isinstance(self.kv_coef, int) and self.q_coef == -self.kv_coef
+        static = isinstance(self.q_coef, int) and isinstance(self.kv_coef, int)
+        return static and self.q_coef != 0 and self.q_coef == -self.kv_coef
 
 
 def affine(n: Node) -> Affine | None:

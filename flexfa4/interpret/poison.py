@@ -130,6 +130,6 @@ def lookup_error(bound: BoundGraph, env: Mapping[Op, torch.Tensor | int | float]
                 span = f"index {low}" if low == high else f"indices from {low} to {high}"
                 return LookupOutOfRange(
                     f"{origin.where(n)}: {origin.name} looks up {name} (shape {tuple(tensor.shape)}) with {span} in dimension "
-                    f"{dim}, whose size is {size}, at a position that is not masked away. Make {name} longer, or guard the lookup: "
-                    "clamp the index, or mask those positions")
+                    f"{dim}, whose size is {size}, at a position that is not masked away. Make {name} longer, or guard the "
+                    "lookup: clamp the index, or mask those positions")
     return LookupOutOfRange(f"{origin.where()}: {origin.name} looks up a captured tensor out of its range")

@@ -86,7 +86,8 @@ SAFE = _f(Op.LT, _c(0.0), S, dtype=BOOL)
 BAD_BRANCHES = {
     "log": _f(Op.LOG, S), "sqrt": _f(Op.SQRT, S), "rsqrt": _f(Op.RSQRT, S), "1/x": _f(Op.DIV, _c(1.0), S),
     "0/0": _f(Op.DIV, S, S), "x^-0.5": _f(Op.POW, S, node(Op.SLOT, (), F64, 0)), "log of log": _f(Op.LOG, _f(Op.LOG, S)),
-    "exp of 1/x": _f(Op.EXP, _f(Op.RECIPROCAL, S)), "x * log": _f(Op.MUL, S, _f(Op.LOG, S)), "sin(1/x)": _f(Op.SIN, _f(Op.DIV, _c(1.0), S)),
+    "exp of 1/x": _f(Op.EXP, _f(Op.RECIPROCAL, S)),
+    "x * log": _f(Op.MUL, S, _f(Op.LOG, S)), "sin(1/x)": _f(Op.SIN, _f(Op.DIV, _c(1.0), S)),
 }
 
 
@@ -96,8 +97,10 @@ def test_the_branch_not_taken_contributes_zero(name, outer):
     branch = BAD_BRANCHES[name]
     chosen = _f(Op.WHERE, SAFE, branch, _c(0.0))
     root = {
-        "where": chosen, "scaled": _f(Op.MUL, _f(Op.EXP, chosen), S), "twice": _f(Op.ADD, chosen, _f(Op.WHERE, SAFE, _f(Op.NEG, branch), S)),
-        "through min": _f(Op.MAX, chosen, _c(-50.0)), "nested": _f(Op.WHERE, _f(Op.LT, S, _c(9.0), dtype=BOOL), chosen, _f(Op.SQRT, branch)),
+        "where": chosen, "scaled": _f(Op.MUL, _f(Op.EXP, chosen), S),
+        "twice": _f(Op.ADD, chosen, _f(Op.WHERE, SAFE, _f(Op.NEG, branch), S)),
+        "through min": _f(Op.MAX, chosen, _c(-50.0)),
+        "nested": _f(Op.WHERE, _f(Op.LT, S, _c(9.0), dtype=BOOL), chosen, _f(Op.SQRT, branch)),
     }[outer]
     score = torch.tensor([0.0, -1.0], dtype=torch.float64)
     got = _derivatives(root, score, literals=(-0.5,), slots=(F64,))[0].expand(2)
@@ -162,7 +165,7 @@ def test_half_captures_have_float32_adjoints():
 def test_out_hooks():
     gate = _f(Op.MUL, OUT, _f(Op.SIGMOID, _f(Op.SUB, LSE, node(Op.LOAD, (D,), F32, 0), dtype=F32), dtype=F32), dtype=F32)
     found = adjoints(Graph("out", gate, (Capture(F32, 1),)))
-    out, lse, sink = (torch.randn(5, 4, requires_grad=True), torch.randn(5, 1, requires_grad=True), torch.randn(4, requires_grad=True))
+    out, lse, sink = (torch.randn(shape, requires_grad=True) for shape in ((5, 4), (5, 1), (4,)))
     y = out * torch.sigmoid(lse - sink)
     grads = torch.autograd.grad(y.sum(), (out, lse, sink))
     env = {Op.OUT: out.detach(), Op.LSE: lse.detach(), Op.D: torch.arange(4)[None]}
@@ -186,8 +189,9 @@ def test_deep_graphs_do_not_recurse():
 
 
 # Step functions have torch gradients only at some ops (floor_divide has none), and int casts none, so both sides agree on these.
-SMOOTH = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.MIN, Op.MAX, Op.WHERE, Op.NEG, Op.ABS, Op.EXP, Op.EXPM1, Op.LOG1P, Op.SQRT, Op.TANH,
-                    Op.SIGMOID, Op.ERF, Op.SIN, Op.COS, Op.ATAN, Op.LT, Op.LE, Op.AND, Op.NOT, Op.CAST, Op.LOAD, Op.POW, Op.LOG,
+SMOOTH = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.MIN, Op.MAX, Op.WHERE, Op.NEG, Op.ABS, Op.EXP, Op.EXPM1, Op.LOG1P, Op.SQRT,
+                    Op.TANH, Op.SIGMOID, Op.ERF,
+                    Op.SIN, Op.COS, Op.ATAN, Op.LT, Op.LE, Op.AND, Op.NOT, Op.CAST, Op.LOAD, Op.POW, Op.LOG,
                     Op.RECIPROCAL, Op.RSQRT, Op.ATAN2, Op.FMOD, Op.MOD, Op.EXP2, Op.LOG2, Op.LOG10, Op.TAN, Op.FLOOR})
 
 
@@ -216,7 +220,8 @@ def _by_adjoints(case):
 @given(st.data())
 @settings(max_examples=250, deadline=None)
 def test_random_graphs_against_autograd(data):
-    case = data.draw(cases("score", ops=SMOOTH, dtypes=(F64, BOOL, I64), score=F64, specials=False, in_range=True, float_to_int=False))
+    case = data.draw(cases("score", ops=SMOOTH, dtypes=(F64, BOOL, I64), score=F64, specials=False, in_range=True,
+                           float_to_int=False))
     bound, env, leaves = _leaves(case)
     ours, shape = _by_adjoints(case)
     value = evaluate(bound, env).expand(shape)

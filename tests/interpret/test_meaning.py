@@ -18,8 +18,9 @@ FLOATS = np.array([0.3, -0.7, 2.5, -3.5, 1.5, 0.0, 9.25, -100.0, np.inf, -np.inf
 INTS = np.array([-9, -8, -3, -1, 0, 1, 2, 5, 7, 100])
 
 UNARY = {
-    Op.NEG: np.negative, Op.ABS: np.abs, Op.SIGN: lambda x: np.where(np.isnan(x), 0, np.sign(x)), Op.FLOOR: np.floor, Op.CEIL: np.ceil,
-    Op.ROUND: np.round, Op.TRUNC: np.trunc, Op.EXP: np.exp, Op.EXP2: np.exp2, Op.EXPM1: np.expm1, Op.LOG: np.log, Op.LOG2: np.log2,
+    Op.NEG: np.negative, Op.ABS: np.abs, Op.SIGN: lambda x: np.where(np.isnan(x), 0, np.sign(x)), Op.FLOOR: np.floor,
+    Op.CEIL: np.ceil, Op.ROUND: np.round, Op.TRUNC: np.trunc, Op.EXP: np.exp, Op.EXP2: np.exp2, Op.EXPM1: np.expm1,
+    Op.LOG: np.log, Op.LOG2: np.log2,
     Op.LOG10: np.log10, Op.LOG1P: np.log1p, Op.SQRT: np.sqrt, Op.RSQRT: lambda x: 1 / np.sqrt(x), Op.RECIPROCAL: lambda x: 1 / x,
     Op.TANH: np.tanh, Op.SIGMOID: lambda x: 1 / (1 + np.exp(-x)), Op.ERF: np.vectorize(math.erf), Op.SIN: np.sin, Op.COS: np.cos,
     Op.TAN: np.tan, Op.ATAN: np.arctan, Op.ISNAN: np.isnan, Op.ISINF: np.isinf,
@@ -113,7 +114,8 @@ def test_small_integers_wrap():
 
 
 @pytest.mark.parametrize("value, dtype, expected", [
-    (-2.7, I64, -2), (2.7, DType.I32, 2), (0.1, BOOL, True), (float("nan"), BOOL, True), (-0.0, BOOL, False), (2049.0, DType.F16, 2048.0),
+    (-2.7, I64, -2), (2.7, DType.I32, 2), (0.1, BOOL, True), (float("nan"), BOOL, True), (-0.0, BOOL, False),
+    (2049.0, DType.F16, 2048.0),
 ])
 def test_casts(value, dtype, expected):
     assert _run(cast(SCORE, dtype), score=torch.tensor([value])).tolist() == [expected]

@@ -19,7 +19,8 @@ INSIDE = ((KEYS >= -SIZE) & (KEYS < SIZE))
 
 
 def _bound(root, captures=(Capture(BOOL, 1),), tensors=(FLAGS,), lines=()):
-    return BoundGraph(Graph("mask", root, captures), tensors, (), Origin("short_table", "mods.py", 7, ("flags", "order"), dict(lines)))
+    origin = Origin("short_table", "mods.py", 7, ("flags", "order"), dict(lines))
+    return BoundGraph(Graph("mask", root, captures), tensors, (), origin)
 
 
 LOOKUP = node(Op.LOAD, (KV,), BOOL, 0)
@@ -63,7 +64,8 @@ def test_the_error_names_what_a_user_needs():
     bound = _bound(node(Op.AND, (node(Op.LE, (KV, Q), BOOL), LOOKUP), BOOL), lines={LOOKUP: 9})
     error = lookup_error(bound, {Op.Q: torch.arange(6)[:, None], Op.KV: torch.arange(8)[None]})
     assert isinstance(error, LookupOutOfRange) and isinstance(error, IndexError)
-    assert "mods.py:9: short_table looks up flags (shape (4,)) with indices from 4 to 5 in dimension 0, whose size is 4" in str(error)
+    assert "mods.py:9: short_table looks up flags (shape (4,)) with indices from 4 to 5 in dimension 0, whose size is 4" in str(
+        error)
     allowed = torch.arange(8)[None] != 5
     restricted = lookup_error(bound, {Op.Q: torch.arange(6)[:, None], Op.KV: torch.arange(8)[None]}, allowed)
     assert "index 4 in dimension 0" in str(restricted)
