@@ -27,7 +27,8 @@ def _bytes(value, size: int, ranges: list) -> bytes:
     return bytes(_INT[size](int(value)))
 
 
-def run(ptx: str, grid, block, args=(), *, cluster=(1, 1, 1), smem: int = 0, entry: str | None = None, **options) -> native.Launch:
+def run(ptx: str, grid, block, args=(), *, cluster=(1, 1, 1), smem: int = 0, entry: str | None = None,
+        **options) -> native.Launch:
     """Runs one kernel of a PTX module.
 
     grid, block, cluster: 3-tuples (or an int). args: torch tensors or numpy arrays (their address is passed), ints, floats, or

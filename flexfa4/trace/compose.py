@@ -173,7 +173,13 @@ def xlogy(x, y):
 
 @on_floats
 def hypot(a, b):
-    return unary_float(Op.SQRT, add(mul(a, a), mul(b, b)))
+    """Scaled by the larger side, so that squares do not overflow; infinite where either side is, also beside a NaN (C99, F.10.4.3)."""
+    a, b = number_unary(Op.ABS, a), number_unary(Op.ABS, b)
+    large, small = extremum(Op.MAX, a, b), extremum(Op.MIN, a, b)
+    ratio = div(small, where(compare(Op.EQ, large, fixed(0.0, a)), fixed(1.0, a), large))
+    length = mul(large, unary_float(Op.SQRT, add(fixed(1.0, a), mul(ratio, ratio))))
+    infinite = logical(Op.OR, arith.float_test(Op.ISINF, a), arith.float_test(Op.ISINF, b))
+    return where(infinite, fixed(math.inf, a), length)
 
 
 def lerp(start, end, weight):

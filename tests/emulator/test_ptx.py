@@ -64,6 +64,13 @@ def test_nan_and_signed_zero():
     assert (lanewise("add.f32 %r20, %r1, %r2;", a, b)[:2] == 0x7FFFFFFF).all()
 
 
+def test_a_load_into_a_wider_register_extends_by_its_type():
+    high = "ld.global.TYPE %rd3, [%rd2]; mov.b64 {%r3, %r20}, %rd3;"
+    for kind, extended in (("s32", 0xFFFFFFFF), ("u32", 0), ("b32", 0)):
+        got = lanewise(high.replace("TYPE", kind), np.full(32, 0x80000001, np.uint32))
+        assert (got == extended).all(), kind
+
+
 def test_shuffle_and_vote(numbers):
     a, _ = numbers
     assert (lanewise("shfl.sync.bfly.b32 %r20, %r1, 4, 31, -1;", a) == a[np.arange(32) ^ 4]).all()

@@ -56,8 +56,9 @@ template <int SPACE, bool WRITE> u8 *locate(Warp &w, const Ins &I, u64 a, u32 by
     if (!w.M->ranges.empty()) w.M->check_global(a, bytes, I);
     return reinterpret_cast<u8 *>(a);
 }
-// N registers of SIZE bytes; SIGN extends what is narrower than a register.
-template <int SPACE, int SIZE, int N, bool SIGN> Result load(Warp &w, const Ins &I) {
+// N registers of SIZE bytes; SIGN extends what is narrower than a register. WIDE: 64-bit registers for at most 32 bits (PTX ISA,
+// "Operand Size Exceeding Instruction-Type Size": sign-extended for signed types, zero-extended for the others).
+template <int SPACE, int SIZE, int N, bool SIGN, bool WIDE = false> Result load(Warp &w, const Ins &I) {
     constexpr int words = SIZE > 4 ? SIZE / 4 : 1;
     const s32 *a = I.o + N;
     Row t[N * words];
@@ -77,6 +78,12 @@ template <int SPACE, int SIZE, int N, bool SIGN> Result load(Warp &w, const Ins 
     }
     for (int i = 0; i < N; i++)
         for (int k = 0; k < words; k++) w.put(I.o[i] + k * ROW, t[i * words + k]);
+    if constexpr (WIDE)
+        for (int i = 0; i < N; i++) {
+            Row high;
+            for (int l = 0; l < LANES; l++) high.v[l] = SIGN && (s32)t[i].v[l] < 0 ? ~0u : 0;
+            w.put(I.o[i] + ROW, high);
+        }
     return NEXT;
 }
 template <int SPACE, int SIZE, int N> Result store(Warp &w, const Ins &I) {
@@ -107,6 +114,10 @@ void forms(const std::string &ld, const std::string &st, const std::string &type
     const char *s = SIZE == 16 ? "Q" : SIZE == 8 ? "S" : "s";
     if (!ld.empty())
         def(ld + vec + "." + type, regs(d, N, N > 1) + " a", sign ? load<SPACE, SIZE, N, true> : load<SPACE, SIZE, N, false>);
+    if constexpr (SIZE <= 4)
+        if (!ld.empty() && type[0] != 'f')
+            def(ld + vec + "." + type, regs("D", N, N > 1) + " a",
+                sign ? load<SPACE, SIZE, N, true, true> : load<SPACE, SIZE, N, false, true>);
     if (!st.empty()) def(st + vec + "." + type, "a " + regs(s, N, N > 1), store<SPACE, SIZE, N>);
 }
 template <int SPACE, int SIZE> void widths(const std::string &ld, const std::string &st, const char *type, bool sign = false) {
@@ -122,7 +133,8 @@ template <int SPACE> void types(const std::string &ld, const std::string &st) {
     widths<SPACE, 2>(ld, st, "b16");
     widths<SPACE, 2>(ld, st, "u16");
     widths<SPACE, 2>(ld, st, "s16", true);
-    for (const char *t : {"b32", "u32", "s32", "f32"}) widths<SPACE, 4>(ld, st, t);
+    for (const char *t : {"b32", "u32", "f32"}) widths<SPACE, 4>(ld, st, t);
+    widths<SPACE, 4>(ld, st, "s32", true);
     for (const char *t : {"b64", "u64", "s64", "f64"}) widths<SPACE, 8>(ld, st, t);
     widths<SPACE, 16>(ld, st, "b128");
 }
