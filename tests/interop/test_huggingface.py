@@ -243,6 +243,19 @@ def test_mask_mod_narrows_or_replaces(pair):
     close(logits(pair[1], ids), logits(pair[0], ids))
 
 
+def test_mods_of_one_factory_are_told_apart(pair):
+    """Same code, other closures, one after the other and back: none may be served the graph or the tiles of another."""
+    ids = tokens(1, 31)
+
+    def window(n, sink):
+        return lambda b, h, q, kv: (q - kv < n) | (kv < sink)
+
+    for n, sink in ((5, 0), (9, 0), (5, 2), (5, 0)):
+        with hf.attention_mods(mask_mod=window(n, sink)):
+            got = logits(pair[1], ids)
+        close(logits(pair[0], ids, attention_mask=dense(lambda q, kv: (kv <= q) & ((q - kv < n) | (kv < sink)), 31, 31)), got)
+
+
 def test_mods_see_absolute_positions_with_a_cache(pair):
     ids, slopes = tokens(1, 26), torch.linspace(0.05, 0.4, 6)
 
