@@ -2,8 +2,7 @@
 
 `precise=True` turns every approximation off. The bounds of the hardware functions are those of the PTX ISA (9.x, section
 "Floating Point Instructions"); subnormal inputs and results are flushed to zero by the `.ftz` forms. A bound holds for one op:
-errors of its inputs come on top. The composed forms were checked against float64 models of the hardware functions in
-tests/emit/test_approx.py.
+errors of its inputs come on top.
 """
 
 from __future__ import annotations

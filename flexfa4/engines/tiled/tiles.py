@@ -7,7 +7,7 @@ PARTIAL, FULL = 1, 2            # flexfa4.sparsity.Kind, as found in the runs
 
 KV_TILE = 128
 # Rows times keys of one score block. 2^18 floats are 1 MiB: the block, its gradient and the operands of the next product stay
-# within a server core's L2/L3 share; measured flat from 2^17 to 2^20 on a 2-core EPYC (benchmarks/cpu_engine.py).
+# within a server core's share of L2 and L3.
 BLOCK_ELEMENTS = 1 << 18
 
 
