@@ -173,7 +173,7 @@ def xlogy(x, y):
 
 @on_floats
 def hypot(a, b):
-    """Scaled by the larger side, so that squares do not overflow; infinite where either side is, also beside a NaN (C99 F.10.4.3)."""
+    """Scaled by the larger side, so that squares do not overflow; infinite where a side is, also beside a NaN (C99)."""
     a, b = number_unary(Op.ABS, a), number_unary(Op.ABS, b)
     large, small = extremum(Op.MAX, a, b), extremum(Op.MIN, a, b)
     ratio = div(small, where(compare(Op.EQ, large, fixed(0.0, a)), fixed(1.0, a), large))
