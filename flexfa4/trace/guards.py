@@ -80,6 +80,13 @@ class Walk:
         self.guards.append(read)
         return target
 
+    def _absent(self, names, at: int, namespace: Callable) -> None:
+        """None of `names` is in the dict that `namespace` reads from register `at`: there it would hide what was found elsewhere
+        (a global hides a builtin, an instance's attribute that of its class)."""
+        names = frozenset(names)
+        if names:
+            self.guards.append(lambda regs: namespace(regs[at]).keys().isdisjoint(names))
+
     def visit(self, value, at: int) -> None:
         """Adds the guards of `value`, which is in register `at`."""
         if isinstance(value, _CONSTANTS):
@@ -159,6 +166,7 @@ class Walk:
             self.visit(fn.__dict__[name], self.take(at, lambda v, n=name: v.__dict__.get(n, MISSING)))
         if _trusted(fn.__module__):
             return
+        self._absent(self.attributes - fn.__dict__.keys(), at, lambda v: v.__dict__)
         found = reads(code)
         if found.dynamic or any(not _trusted(name) for name in found.imports):
             raise Unversioned(f"state that {fn.__name__} reads by computed names or imports")
@@ -166,6 +174,7 @@ class Walk:
         for name in found.names:
             if name in fn.__globals__:
                 self.visit(fn.__globals__[name], self.take(at, lambda v, n=name: v.__globals__.get(n, MISSING)))
+        self._absent(set(found.names) - fn.__globals__.keys(), at, lambda v: v.__globals__)
 
     def _sequence(self, items, at: int) -> None:
         length = len(items)
@@ -193,6 +202,7 @@ class Walk:
         self._identity(module, at)
         if _trusted(module.__name__) or not self._once(module):
             return
+        self._absent(self.attributes - module.__dict__.keys(), at, lambda v: v.__dict__)
         for name in sorted(self.attributes & module.__dict__.keys()):
             self.visit(module.__dict__[name], self.take(at, lambda v, n=name: v.__dict__.get(n, MISSING)))
 
@@ -242,6 +252,8 @@ class Walk:
         names = self.attributes if not module else self.attributes | {"training"}
         own = getattr(value, "__dict__", {})
         slots = {s for c in cls.__mro__ for s in _slots(c)}
+        if hasattr(value, "__dict__"):
+            self._absent(names - own.keys(), at, lambda v: v.__dict__)
         for name in sorted(names & (own.keys() | slots)):
             item = getattr(value, name, MISSING)
             if item is not MISSING:

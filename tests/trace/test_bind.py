@@ -109,6 +109,32 @@ def test_changes_are_seen(monkeypatch):
     assert bind(band, "mask").tensors[0] is band.low
 
 
+class Inherits:
+    width = 3
+
+    def __call__(self, b, h, q, k):
+        return q - k < self.width
+
+
+def test_an_instance_attribute_that_hides_the_class_is_seen():
+    mod = Inherits()
+    assert bind(mod, "mask").literals == (3,)
+    mod.width = 9
+    assert bind(mod, "mask").literals == (9,)
+
+
+def uses_builtin(s, b, h, q, k):
+    return abs(s) * 2.5
+
+
+def test_a_global_that_hides_a_builtin_is_seen(monkeypatch):
+    before = bind(uses_builtin, "score")
+    monkeypatch.setitem(globals(), "abs", lambda s: s * 7.5)
+    assert before.literals == (2.5,) and bind(uses_builtin, "score").literals == (7.5, 2.5)
+    monkeypatch.undo()
+    assert bind(uses_builtin, "score").literals == (2.5,)
+
+
 def test_new_values_keep_the_graph():
     graphs = {bind(functools.partial(lambda b, h, q, k, *, w: q - k < w, w=w), "mask").graph for w in range(2, 9)}
     assert len(graphs) == 1
