@@ -18,7 +18,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from flexfa4.schedule import (
+from flexfa4.schedule import (  # noqa: E402
     CostModel,
     FULL,
     PARTIAL,
@@ -26,7 +26,7 @@ from flexfa4.schedule import (
     lpt_order,
     make_schedule,
     makespan,
-    section_kv_heads,  # noqa: E402
+    section_kv_heads,
     shortest_first,
     simulate_deterministic,
 )

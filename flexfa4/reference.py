@@ -96,5 +96,5 @@ def _apply_out_mod(out_mod, out, lse, indices):
     wants_column = len(inspect.signature(out_mod).parameters) == 6
     columns = torch.arange(out.shape[-1], device=out.device)
     grid = (*indices[:3], columns)
-    mod = out_mod if wants_column else (lambda o, l, b, h, q, d: out_mod(o, l, b, h, q))
+    mod = out_mod if wants_column else (lambda o, lse, b, h, q, d: out_mod(o, lse, b, h, q))
     return call_mod(mod, (out, lse), grid, trail=1)

@@ -10,6 +10,7 @@ from flexfa4.emit.approx import APPROXIMATIONS  # noqa: E402
 from flexfa4.emit.elementwise import Fragment, compile  # noqa: E402
 from flexfa4.emit.table import EMIT  # noqa: E402
 from flexfa4.interpret import evaluate  # noqa: E402
+from flexfa4.interpret.dtypes import torch_dtype  # noqa: E402
 from flexfa4.ir import DType, Op  # noqa: E402
 from flexfa4.ir.bound import BoundGraph, Origin  # noqa: E402
 from flexfa4.ir.verify import verify  # noqa: E402
@@ -69,22 +70,10 @@ def environment(graph, x: torch.Tensor) -> dict:
 
 def bind(graph) -> BoundGraph:
     """Captures of 7 x 9 x 5 (or fewer dims) small numbers: indices wrap and leave the range; a literal of 2.5, 3 or True."""
-    types = {
-        DType.BOOL: torch.bool,
-        DType.U8: torch.uint8,
-        DType.I8: torch.int8,
-        DType.I16: torch.int16,
-        DType.I32: torch.int32,
-        DType.I64: torch.int64,
-        DType.F16: torch.float16,
-        DType.BF16: torch.bfloat16,
-        DType.F32: torch.float32,
-        DType.F64: torch.float64,
-    }
     generator = torch.Generator().manual_seed(2)
     tensors = tuple(
         torch.randint(0 if c.dtype in (DType.BOOL, DType.U8) else -9, 10, (7, 9, 5)[: c.rank], generator=generator).to(
-            types[c.dtype]
+            torch_dtype(c.dtype)
         )
         for c in graph.captures
     )

@@ -96,7 +96,10 @@ def inputs(batch, seq_q, seq_k, heads, kv_heads, dim, dim_v=None, seed=0, scale=
     import torch
 
     g = torch.Generator().manual_seed(seed)
-    make = lambda s, h, d: (torch.randn(batch, s, h, d, generator=g) * scale).bfloat16()
+
+    def make(s, h, d):
+        return (torch.randn(batch, s, h, d, generator=g) * scale).bfloat16()
+
     return make(seq_q, heads, dim), make(seq_k, kv_heads, dim), make(seq_k, kv_heads, dim_v or dim)
 
 

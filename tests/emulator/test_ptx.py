@@ -47,7 +47,10 @@ def test_integer_arithmetic(numbers):
 def test_float_rounding(numbers):
     rng = np.random.default_rng(1)
     a, b = (rng.standard_normal(32).astype(np.float32) for _ in range(2))
-    bits = lambda x: x.astype(np.float32).view(np.uint32)
+
+    def bits(x):
+        return x.astype(np.float32).view(np.uint32)
+
     assert (lanewise("add.f32 %r20, %r1, %r2;", a, b) == bits(a + b)).all()
     exact = a.astype(np.float64) + b.astype(np.float64)  # exact for values of like size
     near = exact.astype(np.float32)

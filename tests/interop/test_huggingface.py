@@ -38,6 +38,17 @@ def spread(model):
     return model.eval()
 
 
+def twins(model, config, **settings):
+    """A tiny random model of one class twice, with the same weights: through the eager path, and through flexfa4."""
+    sizes = dict(vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                 num_key_value_heads=2, head_dim=8)
+    made = []
+    for implementation in ("eager", "flexfa4"):
+        torch.manual_seed(0)
+        made.append(spread(model(config(**{**sizes, **settings}, attn_implementation=implementation))))
+    return made
+
+
 def tokens(batch: int, length: int, seed: int = 1) -> torch.Tensor:
     return torch.randint(1, 97, (batch, length), generator=torch.Generator().manual_seed(seed))
 
@@ -125,26 +136,7 @@ def test_packed_row_equals_one_by_one(pair):
 
 
 def test_sliding_window_of_the_config():
-    models = []
-    for implementation in ("eager", "flexfa4"):
-        torch.manual_seed(0)
-        models.append(
-            spread(
-                transformers.MistralForCausalLM(
-                    transformers.MistralConfig(
-                        vocab_size=97,
-                        hidden_size=32,
-                        intermediate_size=48,
-                        num_hidden_layers=2,
-                        num_attention_heads=4,
-                        num_key_value_heads=2,
-                        head_dim=8,
-                        sliding_window=7,
-                        attn_implementation=implementation,
-                    )
-                )
-            )
-        )
+    models = twins(transformers.MistralForCausalLM, transformers.MistralConfig, sliding_window=7)
     ids = tokens(2, 33)
     close(logits(models[0], ids), logits(models[1], ids))
     options = dict(max_new_tokens=9, min_new_tokens=9, do_sample=False)
@@ -153,59 +145,19 @@ def test_sliding_window_of_the_config():
 
 def test_softcap_and_alternating_windows():
     """Gemma 2: soft-capped scores, every other layer a window, its own scale."""
-    models = []
-    for implementation in ("eager", "flexfa4"):
-        torch.manual_seed(0)
-        models.append(
-            spread(
-                transformers.Gemma2ForCausalLM(
-                    transformers.Gemma2Config(
-                        vocab_size=97,
-                        hidden_size=32,
-                        intermediate_size=48,
-                        num_hidden_layers=2,
-                        num_attention_heads=4,
-                        num_key_value_heads=2,
-                        head_dim=8,
-                        sliding_window=6,
-                        attn_logit_softcapping=1.5,
-                        query_pre_attn_scalar=4,
-                        attn_implementation=implementation,
-                    )
-                )
-            )
-        )
+    models = twins(transformers.Gemma2ForCausalLM, transformers.Gemma2Config, sliding_window=6, attn_logit_softcapping=1.5,
+                   query_pre_attn_scalar=4)
     ids = tokens(2, 21)
     close(logits(models[0], ids), logits(models[1], ids))
 
 
 def test_sinks():
     """gpt-oss: a learned logit a head takes part in the softmax and has no value."""
-    models = []
-    for implementation in ("eager", "flexfa4"):
-        torch.manual_seed(0)
-        models.append(
-            spread(
-                transformers.GptOssForCausalLM(
-                    transformers.GptOssConfig(
-                        vocab_size=97,
-                        hidden_size=32,
-                        intermediate_size=32,
-                        num_hidden_layers=2,
-                        num_attention_heads=4,
-                        num_key_value_heads=2,
-                        head_dim=8,
-                        num_local_experts=2,
-                        num_experts_per_tok=1,
-                        sliding_window=8,
-                        attn_implementation=implementation,
-                    )
-                )
-            )
-        )
-        with torch.no_grad():
-            for layer in models[-1].model.layers:
-                layer.self_attn.sinks.copy_(torch.linspace(-1, 2, 4))
+    models = twins(transformers.GptOssForCausalLM, transformers.GptOssConfig, intermediate_size=32, num_local_experts=2,
+                   num_experts_per_tok=1, sliding_window=8)
+    with torch.no_grad():
+        for layer in (layer for model in models for layer in model.model.layers):
+            layer.self_attn.sinks.copy_(torch.linspace(-1, 2, 4))
     ids = tokens(1, 19)
     close(logits(models[0], ids), logits(models[1], ids))
 

@@ -105,49 +105,20 @@ template <class T> Result selp(Warp &w, const Ins &I) {
     store_rows<T>(w, I.o[0], t);
     return NEXT;
 }
-// setp d[|q], a, b [, c]: MODE 0 plain, 1 and, 2 or, 3 xor with predicate c.
-template <class A, auto F, int MODE> Result setp(Warp &w, const Ins &I) {
-    u32 t = compare<A, F>(w, I.o[2], I.o[3]), f = ~t;
-    if constexpr (MODE > 0) {
-        u32 c = w.predmask(I.o + 4);
-        if (MODE == 1) {
-            t &= c;
-            f &= c;
-        } else if (MODE == 2) {
-            t |= c;
-            f |= c;
-        } else {
-            t ^= c;
-            f ^= c;
-        }
-    }
-    w.putp(I.o[0], t);
-    w.putp(I.o[1], f);
-    return NEXT;
-}
-template <class A, auto F> void compare_forms(const std::string &name, const char *src) {
-    std::string cmp = name.substr(0, name.find('.')), type = name.substr(name.find('.'));
-    std::string head = "pp " + std::string(src) + " " + src;
-    def("setp." + cmp + type, head, setp<A, F, 0>);
-    def("setp." + cmp + ".and" + type, head + " P", setp<A, F, 1>);
-    def("setp." + cmp + ".or" + type, head + " P", setp<A, F, 2>);
-    def("setp." + cmp + ".xor" + type, head + " P", setp<A, F, 3>);
-}
 template <class T> void compares(const std::string &t, const char *s, bool order) {
-    compare_forms<T, [](T a, T b) { return a == b; }>("eq." + t, s);
-    compare_forms<T, [](T a, T b) { return a != b; }>("ne." + t, s);
+    def_setp<T, [](T a, T b) { return a == b; }>("eq", "." + t, s);
+    def_setp<T, [](T a, T b) { return a != b; }>("ne", "." + t, s);
     if (!order) return;
-    std::string names[4] = {"lt.", "le.", "gt.", "ge."};
     if (std::is_unsigned_v<T>) { // lo ls hi hs are the unsigned spellings
-        compare_forms<T, [](T a, T b) { return a < b; }>("lo." + t, s);
-        compare_forms<T, [](T a, T b) { return a <= b; }>("ls." + t, s);
-        compare_forms<T, [](T a, T b) { return (a > b); }>("hi." + t, s);
-        compare_forms<T, [](T a, T b) { return a >= b; }>("hs." + t, s);
+        def_setp<T, [](T a, T b) { return a < b; }>("lo", "." + t, s);
+        def_setp<T, [](T a, T b) { return a <= b; }>("ls", "." + t, s);
+        def_setp<T, [](T a, T b) { return (a > b); }>("hi", "." + t, s);
+        def_setp<T, [](T a, T b) { return a >= b; }>("hs", "." + t, s);
     }
-    compare_forms<T, [](T a, T b) { return a < b; }>(names[0] + t, s);
-    compare_forms<T, [](T a, T b) { return a <= b; }>(names[1] + t, s);
-    compare_forms<T, [](T a, T b) { return (a > b); }>(names[2] + t, s);
-    compare_forms<T, [](T a, T b) { return a >= b; }>(names[3] + t, s);
+    def_setp<T, [](T a, T b) { return a < b; }>("lt", "." + t, s);
+    def_setp<T, [](T a, T b) { return a <= b; }>("le", "." + t, s);
+    def_setp<T, [](T a, T b) { return (a > b); }>("gt", "." + t, s);
+    def_setp<T, [](T a, T b) { return a >= b; }>("ge", "." + t, s);
 }
 template <class T> T wrap_mul(T a, T b) { return (T)((u64)(s64)a * (u64)(s64)b); }
 template <class T> void arith(const std::string &t, const std::string &d, const std::string &s) {

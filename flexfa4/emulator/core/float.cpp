@@ -75,47 +75,21 @@ template <auto F> void approx(const std::string &op, const char *type = ".f32") 
     def(op + ".approx" + type, "d s", op1<float, float, F>);
     def(op + ".approx.ftz" + type, "d s", op1<float, float, FT1<F>>);
 }
-template <class A, auto F, int MODE> Result setpf(Warp &w, const Ins &I) {
-    u32 t = compare<A, F>(w, I.o[2], I.o[3]), f = ~t;
-    if constexpr (MODE > 0) {
-        u32 c = w.predmask(I.o + 4);
-        if (MODE == 1) {
-            t &= c;
-            f &= c;
-        } else if (MODE == 2) {
-            t |= c;
-            f |= c;
-        } else {
-            t ^= c;
-            f ^= c;
-        }
-    }
-    w.putp(I.o[0], t);
-    w.putp(I.o[1], f);
-    return NEXT;
-}
-template <class T, auto F> void cmp_form(const std::string &c, const std::string &t, const std::string &s) {
-    std::string head = "pp " + s + " " + s;
-    def("setp." + c + t, head, setpf<T, F, 0>);
-    def("setp." + c + ".and" + t, head + " P", setpf<T, F, 1>);
-    def("setp." + c + ".or" + t, head + " P", setpf<T, F, 2>);
-    def("setp." + c + ".xor" + t, head + " P", setpf<T, F, 3>);
-}
 template <class T> void cmp_float(const std::string &t, const std::string &s) {
-    cmp_form<T, [](T a, T b) { return a == b; }>("eq", t, s);
-    cmp_form<T, [](T a, T b) { return (a < b || a > b); }>("ne", t, s);
-    cmp_form<T, [](T a, T b) { return a < b; }>("lt", t, s);
-    cmp_form<T, [](T a, T b) { return a <= b; }>("le", t, s);
-    cmp_form<T, [](T a, T b) { return (a > b); }>("gt", t, s);
-    cmp_form<T, [](T a, T b) { return a >= b; }>("ge", t, s);
-    cmp_form<T, [](T a, T b) { return !(a < b || a > b); }>("equ", t, s);
-    cmp_form<T, [](T a, T b) { return a != b; }>("neu", t, s);
-    cmp_form<T, [](T a, T b) { return !(a >= b); }>("ltu", t, s);
-    cmp_form<T, [](T a, T b) { return !((a > b)); }>("leu", t, s);
-    cmp_form<T, [](T a, T b) { return !(a <= b); }>("gtu", t, s);
-    cmp_form<T, [](T a, T b) { return !(a < b); }>("geu", t, s);
-    cmp_form<T, [](T a, T b) { return a == a && b == b; }>("num", t, s);
-    cmp_form<T, [](T a, T b) { return a != a || b != b; }>("nan", t, s);
+    def_setp<T, [](T a, T b) { return a == b; }>("eq", t, s);
+    def_setp<T, [](T a, T b) { return (a < b || a > b); }>("ne", t, s);
+    def_setp<T, [](T a, T b) { return a < b; }>("lt", t, s);
+    def_setp<T, [](T a, T b) { return a <= b; }>("le", t, s);
+    def_setp<T, [](T a, T b) { return (a > b); }>("gt", t, s);
+    def_setp<T, [](T a, T b) { return a >= b; }>("ge", t, s);
+    def_setp<T, [](T a, T b) { return !(a < b || a > b); }>("equ", t, s);
+    def_setp<T, [](T a, T b) { return a != b; }>("neu", t, s);
+    def_setp<T, [](T a, T b) { return !(a >= b); }>("ltu", t, s);
+    def_setp<T, [](T a, T b) { return !((a > b)); }>("leu", t, s);
+    def_setp<T, [](T a, T b) { return !(a <= b); }>("gtu", t, s);
+    def_setp<T, [](T a, T b) { return !(a < b); }>("geu", t, s);
+    def_setp<T, [](T a, T b) { return a == a && b == b; }>("num", t, s);
+    def_setp<T, [](T a, T b) { return a != a || b != b; }>("nan", t, s);
 }
 template <auto TO, auto FROM> void half_ops(const std::string &t) {
     auto two = [&](const char *op, Handler h, Handler hx2) {
@@ -221,9 +195,9 @@ void define_float() {
     });
     cmp_float<float>(".f32", "s");
     cmp_float<double>(".f64", "S");
-    cmp_form<float, [](float a, float b) { return ftz(a) < ftz(b); }>("lt", ".ftz.f32", "s");
-    cmp_form<float, [](float a, float b) { return (ftz(a) > ftz(b)); }>("gt", ".ftz.f32", "s");
-    cmp_form<float, [](float a, float b) { return ftz(a) == ftz(b); }>("eq", ".ftz.f32", "s");
+    def_setp<float, [](float a, float b) { return ftz(a) < ftz(b); }>("lt", ".ftz.f32", "s");
+    def_setp<float, [](float a, float b) { return (ftz(a) > ftz(b)); }>("gt", ".ftz.f32", "s");
+    def_setp<float, [](float a, float b) { return ftz(a) == ftz(b); }>("eq", ".ftz.f32", "s");
     half_ops<bf2f, f2bf>("bf16");
     half_ops<h2f, f2h>("f16");
     define_f64();

@@ -107,6 +107,34 @@ template <class A, auto F> inline u32 compare(Warp &w, s32 oa, s32 ob) {
     for (int l = 0; l < LANES; l++) t[l] = F(get<A>(a, l), get<A>(b, l)) ? 1 : 0;
     return pack_mask(t);
 }
+// setp d[|q], a, b [, c]: MODE 0 plain, 1 and, 2 or, 3 xor with predicate c.
+template <class A, auto F, int MODE> Result setp(Warp &w, const Ins &I) {
+    u32 t = compare<A, F>(w, I.o[2], I.o[3]), f = ~t;
+    if constexpr (MODE > 0) {
+        u32 c = w.predmask(I.o + 4);
+        if (MODE == 1) {
+            t &= c;
+            f &= c;
+        } else if (MODE == 2) {
+            t |= c;
+            f |= c;
+        } else {
+            t ^= c;
+            f ^= c;
+        }
+    }
+    w.putp(I.o[0], t);
+    w.putp(I.o[1], f);
+    return NEXT;
+}
+// `setp.<comparison><type>`, alone and combined with a predicate; `s` is the form of an operand.
+template <class A, auto F> void def_setp(const std::string &comparison, const std::string &type, const std::string &s) {
+    std::string form = "pp " + s + " " + s;
+    def("setp." + comparison + type, form, setp<A, F, 0>);
+    def("setp." + comparison + ".and" + type, form + " P", setp<A, F, 1>);
+    def("setp." + comparison + ".or" + type, form + " P", setp<A, F, 2>);
+    def("setp." + comparison + ".xor" + type, form + " P", setp<A, F, 3>);
+}
 inline float as_f(u32 x) { return std::bit_cast<float>(x); }
 inline u32 as_u(float x) { return std::bit_cast<u32>(x); }
 inline float nan_f() { return as_f(0x7fffffffu); } // the NaN that NVIDIA's f32 units produce

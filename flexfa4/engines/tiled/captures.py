@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import torch
 
-from flexfa4.interpret import program
 from flexfa4.ir import Node
 from flexfa4.ir.bound import BoundGraph
 
