@@ -113,8 +113,9 @@ Each operation has one row in each of five tables: its type (`ir/verify.py`), it
 
 In the last column g is the adjoint of the result r; x and y are the operands, and what each receives is separated by a
 semicolon. "where" marks a share that is exactly 0 elsewhere, whatever the formula would give there. An empty cell: by
-definition there is no derivative, because the result is not a float or depends on no float. minimum and maximum are shown for
-two tensors; against a literal, as in `clamp`, the whole of g passes at the edge.
+definition there is no derivative, because the result is not a float or depends on no float. min and max are shown for
+torch.minimum and torch.maximum; in `min[0]` the whole of g goes to x at a tie, as in torch.clamp, and in `min[1]` to y, as in
+torch.relu.
 
 | operation | operands, result | T | meaning | value | derivative |
 |---|---|---|---|---|---|

@@ -5,7 +5,7 @@ leaves and where paths join. So a branch that a where does not take contributes 
 infinite or NaN: `where(x > 0, log(x), 0)` has derivative 0 at x = 0, with no help from the user.
 
 Where a function has no derivative, torch's choice is followed: abs'(0) = 0; two equal operands of minimum or maximum get half
-each; a clamp by a number passes everything at its edges; rounding functions have derivative 0.
+each, or one of them all, as their node says (clamp and relu are such); rounding functions have derivative 0.
 """
 from __future__ import annotations
 
@@ -103,24 +103,22 @@ def _not(n: Node) -> Node:
     return node(Op.NOT, (n,), _BOOL)
 
 
-def _is_literal(e: Expr) -> bool:
-    n = e.node
-    while n.op is Op.CAST:
-        n = n.args[0]
-    return n.op in (Op.CONST, Op.SLOT)
+def _extremum(g: Expr, r: Expr, x: Expr, y: Expr, op: Op) -> tuple[Share, ...]:
+    """minimum or maximum. At a tie the operand that the node names has everything, else each has half. Beside a NaN, named
+    operands do as torch.clamp (0: x has nothing) and torch.relu (1: x has everything)."""
+    n = r.node.args[0] if r.node.op is Op.CAST else r.node
+    tie = n.attr if n.op is op else None
 
+    def test(order: Op, a: Expr, b: Expr) -> Node:
+        return a.test(order, b) if op is Op.MAX else b.test(order, a)
 
-def _extremum(g: Expr, x: Expr, y: Expr, sign: int) -> tuple[Share, ...]:
-    """maximum (sign 1) or minimum (-1). A literal operand can only come from a clamp, which passes the whole gradient at its
-    edges and none at NaN."""
-    small, large = (y, x) if sign > 0 else (x, y)
-    if _is_literal(x) or _is_literal(y):
-        x_stays, y_stays = small.test(Op.LE, large), large.test(Op.LE, small)
-        value = g
-    else:
-        x_stays, y_stays = _not(large.test(Op.LT, small)), _not(small.test(Op.LT, large))
-        value = Expr(node(Op.WHERE, (x.test(Op.EQ, y), (g * 0.5).node, g.node), g.node.dtype))
-    return Flow(value, (x_stays,)), Flow(value, (y_stays,))
+    if tie == 0:
+        return Flow(g, (test(Op.LE, y, x),)), Flow(g, (test(Op.LT, x, y),))
+    if tie == 1:
+        below = test(Op.LE, x, y)
+        return Flow(g, (_not(below),)), Flow(g, (below,))
+    value = Expr(node(Op.WHERE, (x.test(Op.EQ, y), (g * 0.5).node, g.node), g.node.dtype))
+    return Flow(value, (_not(test(Op.LT, x, y)),)), Flow(value, (_not(test(Op.LT, y, x)),))
 
 
 def _power(g: Expr, r: Expr, x: Expr, y: Expr) -> tuple[Share, ...]:
@@ -137,8 +135,11 @@ def _zero(*_: Expr) -> tuple[Share, ...]:
     return (None, None)
 
 
-def _over_square(g: Expr, x: Expr, y: Expr) -> Expr:
-    return g / (x * x + y * y)
+def _angle(g: Expr, x: Expr, y: Expr) -> tuple[Share, ...]:
+    """atan2(x, y), at the origin 0."""
+    square = x * x + y * y
+    somewhere = (square.test(Op.NE, 0.0),)
+    return Flow(g * y / square, somewhere), Flow(-(g * x / square), somewhere)
 
 
 _LN2, _LN10 = math.log(2), math.log(10)
@@ -153,8 +154,8 @@ DERIVATIVE: dict[Op, Rule] = {
     Op.MOD: lambda g, r, x, y: (g, -(g * x.apply(Op.FLOORDIV, y))),
     Op.FMOD: lambda g, r, x, y: (g, -(g * x.apply(Op.TRUNCDIV, y))),
     Op.POW: _power,
-    Op.MIN: lambda g, r, x, y: _extremum(g, x, y, -1),
-    Op.MAX: lambda g, r, x, y: _extremum(g, x, y, 1),
+    Op.MIN: lambda g, r, x, y: _extremum(g, r, x, y, Op.MIN),
+    Op.MAX: lambda g, r, x, y: _extremum(g, r, x, y, Op.MAX),
     Op.FLOORDIV: _zero,
     Op.TRUNCDIV: _zero,
     Op.NEG: lambda g, r, x: (-g,),
@@ -181,7 +182,7 @@ DERIVATIVE: dict[Op, Rule] = {
     Op.COS: lambda g, r, x: (-(g * x.apply(Op.SIN)),),
     Op.TAN: lambda g, r, x: (g * (1.0 + r * r),),
     Op.ATAN: lambda g, r, x: (g / (1.0 + x * x),),
-    Op.ATAN2: lambda g, r, x, y: (_over_square(g * y, x, y), -_over_square(g * x, x, y)),
+    Op.ATAN2: lambda g, r, x, y: _angle(g, x, y),
 }
 
 # Results that are not floats, or (CONST, SLOT, index leaves) do not vary with a float: no derivative by definition.

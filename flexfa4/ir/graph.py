@@ -19,7 +19,8 @@ _lock = threading.Lock()
 
 
 class Node:
-    """One operation. Make nodes with `node()`; `attr` is the static number of a CONST, or the index of a SLOT or LOAD."""
+    """One operation. Make nodes with `node()`; `attr` is the static number of a CONST, the index of a SLOT or LOAD,
+    or of a MIN or MAX of floats the operand (0 or 1) that has the whole gradient at ties; None: each has half."""
 
     __slots__ = ("op", "args", "dtype", "attr", "__weakref__")
 

@@ -32,8 +32,8 @@ class Op(Enum):
     TRUNCDIV = auto()  # towards zero, ints and floats
     FMOD = auto()      # C's remainder: sign of the dividend
     POW = auto()       # floats: any exponent; ints: exponent >= 0
-    MIN = auto()       # NaN propagates, as torch.minimum
-    MAX = auto()
+    MIN = auto()       # NaN propagates, as torch.minimum; attr, on floats: which operand has the gradient where they are equal
+    MAX = auto()       # as MIN
     # bits: ints and bools, except shifts: ints
     AND = auto()
     OR = auto()

@@ -17,7 +17,7 @@ class IllegalGraphError(FlexError, ValueError):
 @dataclass(frozen=True)
 class Rule:
     """`operands` and `result` are "T" (all of one type, out of `types`), "bool", "i64" or "any". `operands` is None for LOAD:
-    as many i64 indices as its capture has dimensions. `attr` is the kind of attribute: "", "number", "slot" or "capture"."""
+    as many i64 indices as its capture has dimensions. `attr` is the kind of attribute: "", "number", "slot", "capture" or "tie"."""
 
     operands: tuple[str, ...] | None
     result: str
@@ -42,7 +42,7 @@ RULES: dict[Op, Rule] = {
     Op.CONST: Rule((), "T", _ALL, "number"),
     Op.SLOT: Rule((), "T", _ALL, "slot"),
     Op.LOAD: Rule(None, "T", _ALL, "capture"),
-    **{op: Rule(("T", "T"), "T", _NUMBERS) for op in ARITHMETIC},
+    **{op: Rule(("T", "T"), "T", _NUMBERS, "tie" if op in (Op.MIN, Op.MAX) else "") for op in ARITHMETIC},
     **{op: Rule(("T", "T"), "T", FLOATS) for op in FLOAT_BINARY},
     **{op: Rule(("T", "T"), "T", _INTS_AND_BOOL) for op in BITWISE},
     Op.NOT: Rule(("T",), "T", _INTS_AND_BOOL),
@@ -104,6 +104,8 @@ def _attr(n: Node, graph: Graph) -> str:
             return f"the value must be a {wanted.__name__}"
         low, high = INT_RANGE.get(n.dtype, (0, 0))
         return "" if not n.dtype.is_int or low <= n.attr <= high else f"the value is not in [{low}, {high}]"
+    if kind == "tie":
+        return "" if n.attr is None or (n.dtype.is_float and n.attr in (0, 1)) else f"has no operand {n.attr!r} for ties"
     table = graph.slots if kind == "slot" else graph.captures
     if type(n.attr) is not int or not 0 <= n.attr < len(table):
         return f"there are {len(table)} {kind}s"

@@ -185,16 +185,18 @@ def compare(op: Op, a, b, *, swap: bool = False) -> Traced:
     return emit(op, (x, y), DType.BOOL)
 
 
-def extremum(op: Op, a, b) -> Traced:
+def extremum(op: Op, a, b, tie: int | None = None) -> Traced:
+    """The smaller or larger of two. `tie`: which of them has the whole gradient where they are equal; None: each has half."""
     a, b = lift(a), lift(b)
     dtype = dtype_of(a, b)
     if dtype.is_bool:
         op = Op.AND if op is Op.MIN else Op.OR
-    return emit(op, (as_node(a, dtype), as_node(b, dtype)), dtype)
+    return Traced(node(op, (as_node(a, dtype), as_node(b, dtype)), dtype, tie if dtype.is_float else None))
 
 
-def clamp(x, min=None, max=None) -> Traced:
-    """torch.clamp: min(max(x, lo), hi), in the common type of all three; the upper bound wins where they cross."""
+def clamp(x, min=None, max=None, tie: int = 0) -> Traced:
+    """torch.clamp: min(max(x, lo), hi), in the common type of all three; the upper bound wins where they cross. `tie`: at an
+    edge x has the gradient (0, clamp), or the edge (1, relu and its kin)."""
     if min is None and max is None:
         raise refuse("clamp without a bound", "x.clamp(min=..., max=...)")
     parts = [lift(p) for p in (x, min, max) if p is not None]
@@ -204,11 +206,11 @@ def clamp(x, min=None, max=None) -> Traced:
             raise refuse("clamp of a bool", "x.int() first")
         low = x if min is None else extremum(Op.MAX, x, min)
         return low if max is None else extremum(Op.MIN, low, max)
-    n = as_node(parts[0], dtype)
+    n, attr = as_node(parts[0], dtype), tie if dtype.is_float else None
     if min is not None:
-        n = node(Op.MAX, (n, as_node(lift(min), dtype)), dtype)
+        n = node(Op.MAX, (n, as_node(lift(min), dtype)), dtype, attr)
     if max is not None:
-        n = node(Op.MIN, (n, as_node(lift(max), dtype)), dtype)
+        n = node(Op.MIN, (n, as_node(lift(max), dtype)), dtype, attr)
     return Traced(n)
 
 

@@ -46,7 +46,7 @@ def relu(x, inplace=False):
     x = lift(x)
     if x.node.dtype.is_bool:
         raise refuse("relu of a bool", "x.int()")
-    return extremum(Op.MAX, x, 0)
+    return extremum(Op.MAX, x, 0, tie=1)
 
 
 def sigmoid(x):
@@ -91,16 +91,16 @@ def elu(x, alpha=1.0, inplace=False):
 
 
 def relu6(x, inplace=False):
-    return clamp(x, 0, 6)
+    return clamp(x, 0, 6, tie=1)
 
 
 def hardtanh(x, min_val=-1.0, max_val=1.0, inplace=False):
-    return clamp(x, min_val, max_val)
+    return clamp(x, min_val, max_val, tie=1)
 
 
 @on_floats
 def hardsigmoid(x, inplace=False):
-    return div(clamp(add(x, 3.0), 0.0, 6.0), fixed(6.0, x))
+    return div(clamp(add(x, 3.0), 0.0, 6.0, tie=1), fixed(6.0, x))
 
 
 @on_floats
@@ -124,14 +124,19 @@ def positive(x):
     return x
 
 
+def _other_leg(x: Traced) -> Traced:
+    """sqrt(1 - x^2): as two factors it is accurate near 1, and as two roots its derivative at 1 is infinite and not NaN."""
+    return mul(unary_float(Op.SQRT, sub(fixed(1.0, x), x)), unary_float(Op.SQRT, add(fixed(1.0, x), x)))
+
+
 def asin(x):
     x = floating(x)
-    return arith.atan2(x, unary_float(Op.SQRT, mul(sub(fixed(1.0, x), x), add(fixed(1.0, x), x))))
+    return arith.atan2(x, _other_leg(x))
 
 
 def acos(x):
     x = floating(x)
-    return arith.atan2(unary_float(Op.SQRT, mul(sub(fixed(1.0, x), x), add(fixed(1.0, x), x))), x)
+    return arith.atan2(_other_leg(x), x)
 
 
 def _half_exp(x) -> Traced:
@@ -162,12 +167,16 @@ def logaddexp(a, b):
     top = extremum(Op.MAX, a, b)
     gap = number_unary(Op.ABS, sub(a, b))
     smooth = add(top, unary_float(Op.LOG1P, unary_float(Op.EXP, negative(gap))))
-    return where(compare(Op.EQ, a, b), add(a, fixed(math.log(2.0), a)), smooth)
+    # Two equal infinities, whose difference is NaN.
+    alike = logical(Op.AND, compare(Op.EQ, a, b), arith.float_test(Op.ISINF, a))
+    return where(alike, a, smooth)
 
 
 def xlogy(x, y):
     x, y = floating(x), floating(y)
-    inner = where(compare(Op.EQ, x, 0.0), fixed(0.0, x), mul(x, unary_float(Op.LOG, y)))
+    # Not for all y: the derivative in x is log y at x = 0 too.
+    extreme = logical(Op.OR, compare(Op.LE, y, 0.0), signed_inf(y, 1.0))
+    inner = where(logical(Op.AND, compare(Op.EQ, x, 0.0), extreme), fixed(0.0, x), mul(x, unary_float(Op.LOG, y)))
     return where(arith.float_test(Op.ISNAN, y), y, inner)
 
 
@@ -230,7 +239,7 @@ def nan_to_num(x, nan=0.0, posinf=None, neginf=None):
 
 def fmax(a, b, op=Op.MAX):
     a, b = lift(a), lift(b)
-    best = extremum(op, a, b)
+    best = extremum(op, a, b, tie=0)
     return where(arith.float_test(Op.ISNAN, a), b, where(arith.float_test(Op.ISNAN, b), a, best))
 
 
@@ -259,11 +268,23 @@ def mean_lanes(x: Lanes) -> Traced:
 
 
 def max_lanes(x: Lanes) -> Traced:
-    return reduce(lambda a, b: extremum(Op.MAX, a, b), x.items)
+    return _extreme_lane(Op.MAX, x)
 
 
 def min_lanes(x: Lanes) -> Traced:
-    return reduce(lambda a, b: extremum(Op.MIN, a, b), x.items)
+    return _extreme_lane(Op.MIN, x)
+
+
+def _extreme_lane(op: Op, x: Lanes) -> Traced:
+    """The largest or smallest lane. Where k lanes are equally so, each has 1/k of the gradient, as torch shares it."""
+    best = reduce(lambda a, b: extremum(op, a, b), x.items)
+    if len(x.items) < 3 or not best.node.dtype.is_float:
+        return best
+    alike = [compare(Op.EQ, item, best) for item in x.items]
+    count = reduce(add, [where(c, fixed(1.0, best), fixed(0.0, best)) for c in alike])
+    shared = reduce(add, [where(c, div(item, count), fixed(0.0, best)) for c, item in zip(alike, x.items)])
+    # Of a lone lane, and beside a NaN, the value itself: to the last bit.
+    return where(compare(Op.LT, fixed(1.0, best), count), shared, best)
 
 
 def dot(a: Lanes, b: Lanes) -> Traced:

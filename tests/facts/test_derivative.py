@@ -121,8 +121,11 @@ def test_ties_and_edges_follow_torch():
     score, table = [1.0, 2.0, 3.0], [2.0, 2.0, 2.0]
     assert [x.tolist() for x in _derivatives(_f(Op.MAX, S, T), score, table)] == [[0, 0.5, 1], [1, 0.5, 0]]
     assert [x.tolist() for x in _derivatives(_f(Op.MIN, S, T), score, table)] == [[1, 0.5, 0], [0, 0.5, 1]]
-    clamped = _f(Op.MIN, _f(Op.MAX, S, _c(-1.0)), _c(2.0))
-    assert _derivatives(clamped, [-1.5, -1.0, 0.0, 2.0, 2.5])[0].tolist() == [0, 1, 1, 1, 0]
+    for tie, expected in ((0, [0, 1, 1, 1, 0]), (1, [0, 0, 1, 0, 0]), (None, [0, 0.5, 1, 0.5, 0])):
+        clamped = node(Op.MIN, (node(Op.MAX, (S, _c(-1.0)), F64, tie), _c(2.0)), F64, tie)
+        assert _derivatives(clamped, [-1.5, -1.0, 0.0, 2.0, 2.5])[0].tolist() == expected
+    for tie, expected in ((0, [[0, 1, 1], [1, 0, 0]]), (1, [[0, 0, 1], [1, 1, 0]])):
+        assert [x.tolist() for x in _derivatives(node(Op.MAX, (S, T), F64, tie), score, table)] == expected
     assert _derivatives(_f(Op.ABS, S), [-2.0, 0.0, 3.0])[0].tolist() == [-1, 0, 1]
     power = _f(Op.POW, S, node(Op.SLOT, (), F64, 0))
     assert _derivatives(power, [0.0, 2.0], literals=(0.0,), slots=(F64,))[0].tolist() == [0, 0]

@@ -23,6 +23,8 @@ ILLEGAL = {
     "narrow index leaf": (_score(node(Op.Q, (), I32)), "q:i32"),
     "half score": (_score(node(Op.SCORE, (), DType.F16)), "score:f16"),
     "attribute where none belongs": (_score(node(Op.NEG, (SCORE,), F32, 3)), "has an attribute: 3"),
+    "tie of ints": (_score(node(Op.MIN, (Q, KV), I64, 0)), "has no operand 0 for ties"),
+    "tie of a third operand": (_score(node(Op.MAX, (SCORE, SCORE), F32, 2)), "has no operand 2 for ties"),
     "float constant of an int type": (_score(node(Op.CONST, (), I64, 1.0)), "must be a int"),
     "constant out of range": (_score(const(300, DType.U8)), r"not in \[0, 255\]"),
     "slot that is not there": (_score(node(Op.SLOT, (), F32, 1), slots=(F32,)), "there are 1 slots"),
