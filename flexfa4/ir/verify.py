@@ -17,7 +17,7 @@ class IllegalGraphError(FlexError, ValueError):
 @dataclass(frozen=True)
 class Rule:
     """`operands` and `result` are "T" (all of one type, out of `types`), "bool", "i64" or "any". `operands` is None for LOAD:
-    as many i64 indices as its capture has dimensions. `attr` is the kind of attribute: "", "number", "slot", "capture" or "tie"."""
+    as many i64 indices as its capture has dimensions. `attr` is the kind of attribute: "", "number", "slot", "capture", "tie"."""
 
     operands: tuple[str, ...] | None
     result: str

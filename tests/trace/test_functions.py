@@ -1,4 +1,4 @@
-"""Every torch function that a mod may call: its value and its gradients are torch's, also at ties, edges, zeros and infinities."""
+"""Every torch function that a mod may call has torch's value and torch's gradients, also at ties, edges, zeros and infinities."""
 import math
 
 import pytest
@@ -28,7 +28,8 @@ UNARY = {
     "asin": torch.asin, "acos": torch.acos, "sinh": torch.sinh, "cosh": torch.cosh, "nan_to_num": torch.nan_to_num,
     "relu": torch.relu, "relu by name": F.relu, "silu": F.silu, "gelu": F.gelu, "softplus": F.softplus,
     "logsigmoid": F.logsigmoid, "leaky_relu": F.leaky_relu, "elu": F.elu, "relu6": F.relu6, "hardtanh": F.hardtanh,
-    "hardsigmoid": F.hardsigmoid, "hardswish": F.hardswish, "softsign": F.softsign, "mish": F.mish, "double": lambda x: x.double(),
+    "hardsigmoid": F.hardsigmoid, "hardswish": F.hardswish, "softsign": F.softsign, "mish": F.mish,
+    "double": lambda x: x.double(),
     "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"), "softplus of 2x": lambda x: F.softplus(x, beta=2.0, threshold=6.0),
     "leaky_relu, steep": lambda x: F.leaky_relu(x, 1.5), "elu of 2": lambda x: F.elu(x, alpha=2.0),
     "hardtanh to 3": lambda x: F.hardtanh(x, -0.5, 3.0), "nan_to_num to 7": lambda x: torch.nan_to_num(x, 5.0, 7.0, -7.0),
@@ -68,7 +69,7 @@ NOT_HERE = {
 }
 
 def derivatives(mod, points):
-    """Value of a traced score_mod(s, b, h, q, kv) at scores `points`, q counting them, and its gradients in s and in what it captures."""
+    """Of a traced score_mod(s, b, h, q, kv) at scores `points`, counted by q: value, gradient in s, gradient in its captures."""
     bound = trace(mod, "score", DType.F64)
     found = adjoints(bound.graph)
     env = {Op.SCORE: points, Op.Q: torch.arange(len(points))}
