@@ -129,13 +129,8 @@ def variants(heads: int) -> list[Variant]:
 def tiles_saved(lm: LanguageModel, ids: torch.Tensor, position_ids: torch.Tensor | None = None, **mods) -> float:
     """Share of the tiles that the layers skip in this row, of the very mask they use."""
     lm.model.set_attn_implementation("flexfa4")
-    mask = create_causal_mask(
-        lm.model.config,
-        torch.empty(*ids.shape, 1),
-        attention_mask=None,
-        cache=None,
-        position_ids=position_ids,
-    )
+    # By position: the fourth, the cache, has another name before transformers 5.24.
+    mask = create_causal_mask(lm.model.config, torch.empty(*ids.shape, 1), None, None, position_ids)
     made = mask.block_mask((hf.Mods(mods.get("mask_mod")),), lm.model.config.num_attention_heads, ids.device)
     return saved(made.spans(128, 128))
 

@@ -26,7 +26,7 @@ try:
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 except ImportError as missing:
-    raise ImportError("flexfa4.interop.huggingface needs transformers 5.24 or newer: pip install 'flexfa4[demo]'") from missing
+    raise ImportError("flexfa4.interop.huggingface needs transformers 5.20 or newer: pip install 'flexfa4[demo]'") from missing
 
 from ..api import flex_attention
 from ..errors import ShapeError, UnsupportedError
@@ -97,6 +97,10 @@ class LayerMask:
     padding: torch.Tensor | None = None
     ndim = 4  # transformers takes a mask of two dimensions for padding, and passes on one of four that generate() made beforehand
     _made: dict[tuple, BlockMask | None] = field(default_factory=dict, repr=False)
+
+    def contiguous(self) -> LayerMask:
+        """generate() of transformers 5.20 asks every mask for this."""
+        return self
 
     def block_mask(self, mods: tuple[Mods, ...], heads: int, device: torch.device) -> BlockMask | None:
         """The mask of layers under these mods, made on first use; None where nothing is masked."""

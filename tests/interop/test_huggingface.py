@@ -1,5 +1,7 @@
 """flexfa4 as an attention implementation of transformers, on tiny random models; the reference is the library's eager path."""
 
+import inspect
+
 import pytest
 import torch
 
@@ -8,6 +10,8 @@ transformers = pytest.importorskip("transformers")
 from flexfa4.errors import ShapeError, UnsupportedError  # noqa: E402
 from flexfa4.interop import huggingface as hf  # noqa: E402
 
+# The model's keyword for its cache, before transformers 5.24 and after.
+CACHE = "cache" if "cache" in inspect.signature(transformers.LlamaForCausalLM.forward).parameters else "past_key_values"
 TOLERANCE = 2e-5  # float32, two layers: far above rounding (about 1e-6), far below a wrong mask (about 1e-2)
 
 
@@ -124,7 +128,7 @@ def test_chunked_prefill(pair):
     cache, parts = transformers.DynamicCache(config=pair[1].config), []
     with torch.no_grad():
         for piece in ids.split([17, 5, 1, 17], dim=1):
-            parts.append(pair[1](piece, cache=cache, use_cache=True).logits)
+            parts.append(pair[1](piece, **{CACHE: cache}, use_cache=True).logits)
     close(whole, torch.cat(parts, 1))
 
 
@@ -220,7 +224,7 @@ def test_mods_see_absolute_positions_with_a_cache(pair):
     with hf.attention_mods(mask_mod=window, score_mod=alibi), torch.no_grad():
         whole = logits(pair[1], ids)
         cache = transformers.DynamicCache(config=pair[1].config)
-        parts = [pair[1](piece, cache=cache, use_cache=True).logits for piece in ids.split([15, 1, 10], dim=1)]
+        parts = [pair[1](piece, **{CACHE: cache}, use_cache=True).logits for piece in ids.split([15, 1, 10], dim=1)]
     close(whole, torch.cat(parts, 1))
     distance = (torch.arange(26)[:, None] - torch.arange(26)[None]).float()
     bias = dense(lambda q, kv: (kv <= q) & (q - kv < 9), 26, 26) - slopes[None, :, None, None] * distance
