@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "schedule": ("errors", "numpy matplotlib"),
     "plan": ("errors ir facts schedule", ""),
     "emit": ("errors ir facts plan", "cutlass"),
+    "kernels": ("errors ir facts plan schedule emit", "cutlass"),
     "engines": ("errors ir interpret facts sparsity", "torch numpy"),
     "runtime": ("errors ir interpret facts trace sparsity schedule plan engines", "torch numpy"),
     "reference": ("", "torch"),

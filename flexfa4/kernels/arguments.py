@@ -1,0 +1,122 @@
+"""What a forward kernel is called with, in one description that compilation (fake tensors) and launch (real ones) both follow.
+
+A compiled forward takes, in this order:
+
+| argument | what | where it is None |
+|---|---|---|
+| q, k, v | [B, Hq, Sq, D], [B or 1, Hkv, Skv, D], [B or 1, Hkv, Skv, Dv]; last stride 1, others and base multiples of 16 bytes | |
+| out | [B, Hq, Sq, Dv], laid out as q | |
+| lse | float32 [B, Hq, Sq], natural logarithm | |
+| scale | float32, what q.k is multiplied by | |
+| spans | (row_ptr int32[rows + 1], runs int32[n, 3] with n >= 1, batch stride, head stride: rows of row_ptr, 0 if shared) | no mask |
+| work | int32[n, 6], a `flexfa4.schedule.WorkTile` each, in launch order | natural order, every row whole |
+| parts | (float32[parts, rows, Dv], float32[parts, rows]): unnormalised output is not kept, parts are normalised, with their LSE | no splits |
+| workers | int32, CTAs to launch | |
+| captures, slots | of the score, mask and out graph, in that order | no hook has any |
+| stream | CUDA stream (with tvm-ffi: the current one, not passed) | |
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import cutlass.cute as cute
+from cutlass import BFloat16, Float16, Float32, Int32
+from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, make_fake_tensor
+
+from flexfa4.emit.emitter import slot_types
+from flexfa4.emit.values import MEMORY_TYPE
+from flexfa4.ir import DType, Graph
+from flexfa4.ir.text import parse
+from flexfa4.plan import Plan
+
+ELEMENT = {DType.F16: Float16, DType.BF16: BFloat16}
+# TMA takes a base and strides that are multiples of 16 bytes.
+TMA_BYTES = 16
+KINDS = ("score", "mask", "out")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Which forward is compiled: a Plan, and which optional arguments a call passes. The compile key of the runtime.
+
+    masked: spans are passed. ordered: a work list is passed. Both are decisions of a launch, not of a Plan.
+    """
+
+    plan: Plan
+    masked: bool = False
+    ordered: bool = False
+
+    def __post_init__(self):
+        if self.plan.mask and not self.masked:
+            raise ValueError("a plan with a mask graph is launched with the mask's spans")
+        if self.plan.split and not self.ordered:
+            raise ValueError("a split plan is launched with a work list, which holds the pieces")
+
+    @cached_property
+    def graphs(self) -> tuple[Graph | None, Graph | None, Graph | None]:
+        """(score, mask, out)."""
+        return tuple(parse(text) if text else None for text in (getattr(self.plan, kind) for kind in KINDS))
+
+    def share(self, kind: str, captures, slots) -> tuple[tuple, tuple]:
+        """The captures and slots of one graph out of the flat tuples (None for empty) that the kernel takes."""
+        first_capture = first_slot = 0
+        for name, graph in zip(KINDS, self.graphs):
+            if graph is None:
+                continue
+            more, others = len(graph.captures), len(graph.slots)
+            if name == kind:
+                return (captures or ())[first_capture:first_capture + more], (slots or ())[first_slot:first_slot + others]
+            first_capture, first_slot = first_capture + more, first_slot + others
+        return (), ()
+
+    @property
+    def slot_types(self) -> tuple:
+        """The staged type of each runtime scalar, in the flat order."""
+        return tuple(t for g in self.graphs if g is not None for t in slot_types(g, self.plan.assume))
+
+
+def fake_arguments(signature: Signature, env_stream: bool) -> tuple:
+    """Arguments for `cute.compile`: every length, stride and scalar is dynamic. env_stream: take the stream from the
+    environment of tvm-ffi instead of an argument."""
+    element = ELEMENT[signature.plan.dtype]
+    batch, kv_batch, heads, kv_heads, q_len, kv_len, dim, dim_v = (cute.sym_int() for _ in range(8))
+    q = _fake_rows(element, (batch, heads, q_len, dim))
+    k = _fake_rows(element, (kv_batch, kv_heads, kv_len, dim))
+    v = _fake_rows(element, (kv_batch, kv_heads, kv_len, dim_v))
+    out = _fake_rows(element, (batch, heads, q_len, dim_v))
+    lse = make_fake_compact_tensor(Float32, (batch, heads, q_len), stride_order=(2, 1, 0))
+    spans = work = parts = None
+    if signature.masked:
+        spans = (_fake_list(1), _fake_list(3), Int32(0), Int32(0))
+    if signature.ordered:
+        work = _fake_list(6)
+    if signature.plan.split:
+        count = cute.sym_int()
+        shape = (count, signature.plan.tiles.rows, dim_v)
+        parts = (make_fake_compact_tensor(Float32, shape, stride_order=(2, 1, 0)),
+                 make_fake_compact_tensor(Float32, shape[:2], stride_order=(1, 0)))
+    captures = tuple(_fake_capture(c) for g in signature.graphs if g is not None for c in g.captures)
+    slots = tuple(kind(0) for kind in signature.slot_types)
+    stream = make_fake_stream(use_tvm_ffi_env_stream=env_stream)
+    # An empty tuple is no argument type of the DSL; None is.
+    return q, k, v, out, lse, Float32(0), spans, work, parts, Int32(0), captures or None, slots or None, stream
+
+
+def _fake_rows(element, shape: tuple) -> cute.Tensor:
+    step = TMA_BYTES * 8 // element.width
+    strides = tuple(cute.sym_int64(divisibility=step) for _ in shape[:-1])
+    return make_fake_tensor(element, shape, stride=(*strides, 1), assumed_align=TMA_BYTES)
+
+
+def _fake_list(columns: int) -> cute.Tensor:
+    """int32 [n] or [n, columns], contiguous."""
+    if columns == 1:
+        return make_fake_compact_tensor(Int32, (cute.sym_int(),))
+    return make_fake_compact_tensor(Int32, (cute.sym_int(), columns), stride_order=(1, 0))
+
+
+def _fake_capture(capture) -> cute.Tensor:
+    rank = max(1, capture.rank)
+    extents = tuple(cute.sym_int() for _ in range(rank))
+    return make_fake_tensor(MEMORY_TYPE[capture.dtype], extents, stride=tuple(cute.sym_int64() for _ in range(rank)))

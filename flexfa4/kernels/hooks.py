@@ -1,0 +1,109 @@
+"""Device code: a Plan's graphs on a fragment of registers, each value computed at its level (`flexfa4.emit.emitter`).
+
+    hooks = Hooks(signature, captures, slots)      # in the kernel's body
+    tile = hooks.tile(b=b, h=h)                    # a work item
+    rows = tile.rows([q0, q1])                     # the rows that a thread owns, outside its loop over KV tiles
+    rows.score(fragment, columns, scale)           # in the loop: fragment[i, j] is the score of row i and key columns[j]
+    rows.mask(fragment, columns, kv_len)           # on PARTIAL tiles, and on the ragged last one
+    rows.out(fragment, columns, lses)              # after normalisation
+
+Plain Python run while the kernel is traced; all indices are Int32. Where the heads of a KV head share a query tile, tile() gets
+b alone and rows() a head for each row.
+"""
+from __future__ import annotations
+
+import math
+from typing import Sequence
+
+import cutlass.cute as cute
+from cutlass import Boolean, Float32, Int32
+
+from flexfa4.emit.emitter import Emitter, Scope
+from flexfa4.emit.values import select
+
+from .arguments import KINDS, Signature
+from .carried import Fixed
+
+LOG2_E = math.log2(math.e)
+LN_2 = math.log(2.0)
+
+
+class Hooks(Fixed):
+    """The graphs of one kernel. Makes what needs no coordinate, so build it outside staged loops."""
+
+    def __init__(self, signature: Signature, captures: tuple | None, slots: tuple | None):
+        plan = signature.plan
+        self.emitters: dict[str, Emitter] = {
+            kind: Emitter(graph, *signature.share(kind, captures, slots), plan.precise, plan.assume)
+            for kind, graph in zip(KINDS, signature.graphs) if graph is not None
+        }
+
+    def has(self, kind: str) -> bool:
+        return kind in self.emitters
+
+    def softmax_scale(self, scale: Float32) -> Float32:
+        """What scores are multiplied by inside exp2: with a score graph they are scaled before it, and log2(e) is left."""
+        return Float32(LOG2_E) if self.has("score") else scale * LOG2_E
+
+    def tile(self, b: Int32, h: Int32 | None) -> "TileHooks":
+        """What depends on the batch, and the head where the tile has one."""
+        leaves = {"b": b} if h is None else {"b": b, "h": h}
+        return TileHooks(self.emitters, {kind: e.scope(**leaves) for kind, e in self.emitters.items()})
+
+
+class TileHooks(Fixed):
+    """The graphs at one work item."""
+
+    def __init__(self, emitters: dict[str, Emitter], scopes: dict[str, Scope]):
+        self.emitters, self.scopes = emitters, scopes
+
+    def rows(self, positions: Sequence[Int32], heads: Sequence[Int32] | None = None) -> "RowHooks":
+        """Computes what a row needs beside its key, for score and mask. positions: q of each row; heads: h of each row where
+        they differ."""
+        leaves = [{"q": q} if heads is None else {"q": q, "h": heads[i]} for i, q in enumerate(positions)]
+        made = {kind: [scope.inner(**at) for at in leaves] for kind, scope in self.scopes.items() if kind != "out"}
+        return RowHooks(self, made, leaves)
+
+
+class RowHooks(Fixed):
+    """The graphs at the rows of a fragment. Fragments are indexed [row, column], rows as given to `TileHooks.rows`."""
+
+    def __init__(self, tile: TileHooks, rows: dict[str, list[Scope]], leaves: list[dict]):
+        self._emitters, self._tiles, self._rows, self._leaves = tile.emitters, tile.scopes, rows, leaves
+
+    def _join(self, kind: str, row: Scope, column: Scope, **leaves):
+        return self._emitters[kind].join(row, column, **leaves).value()
+
+    def score(self, fragment: cute.Tensor, columns: Sequence[Int32], scale: Float32) -> None:
+        """fragment[i, j] = score graph(fragment[i, j] * scale) in place; nothing without a score graph."""
+        if "score" not in self._rows:
+            return
+        for j, kv in enumerate(columns):
+            column = self._tiles["score"].inner(kv=kv)
+            for i, row in enumerate(self._rows["score"]):
+                fragment[i, j] = Float32(self._join("score", row, column, score=fragment[i, j] * scale))
+
+    def mask(self, fragment: cute.Tensor, columns: Sequence[Int32], kv_len: Int32) -> None:
+        """fragment[i, j] = -inf where the mask graph says no, or the key is past kv_len."""
+        for j, kv in enumerate(columns):
+            exists = Boolean(kv < kv_len)
+            if "mask" not in self._rows:
+                for i in range(len(self._leaves)):
+                    fragment[i, j] = select(exists, fragment[i, j], Float32(-math.inf), Float32)
+                continue
+            column = self._tiles["mask"].inner(kv=kv)
+            for i, row in enumerate(self._rows["mask"]):
+                seen = Boolean(self._join("mask", row, column)) & exists
+                fragment[i, j] = select(seen, fragment[i, j], Float32(-math.inf), Float32)
+
+    def out(self, fragment: cute.Tensor, columns: Sequence[Int32], lses: Sequence[Float32]) -> None:
+        """fragment[i, j] = out graph of it, with the natural-log LSE of row i and output column columns[j]; nothing without an
+        out graph."""
+        if "out" not in self._tiles:
+            return
+        tile = self._tiles["out"]
+        rows = [tile.inner(lse=lse, **at) for lse, at in zip(lses, self._leaves)]
+        for j, d in enumerate(columns):
+            column = tile.inner(d=d)
+            for i, row in enumerate(rows):
+                fragment[i, j] = Float32(self._join("out", row, column, out=fragment[i, j]))

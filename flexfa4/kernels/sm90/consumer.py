@@ -1,0 +1,125 @@
+"""A consumer warpgroup: S = Q K^T, the hooks, online softmax, O += P V for 64 query rows.
+
+The product S of a tile is in flight together with P V of the tile before, so that the tensor cores work while the softmax of one
+is computed (FlashAttention-3, section 3.2).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cutlass.cute as cute
+from cutlass import Boolean, Float32, Int32
+from cutlass.cute.nvgpu import warpgroup
+
+from ..barriers import Turn
+from ..carried import Fixed
+from ..hooks import RowHooks
+from ..walk import PARTIAL, Walk
+from .shapes import as_operand, column_offsets, rows_and_columns
+from .softmax import OnlineSoftmax, scale_rows
+
+
+@dataclass(frozen=True)
+class Products(Fixed):
+    """The two products of a warpgroup on its fragments. q, k, v: operands in shared memory (descriptors); q of this
+    warpgroup alone; p, out: registers."""
+
+    scores: cute.TiledMma
+    values: cute.TiledMma
+    q: cute.Tensor
+    k: cute.Tensor
+    v: cute.Tensor
+    p: cute.Tensor
+    out: cute.Tensor
+
+    def start_scores(self, stage: Int32) -> cute.Tensor:
+        """Issues S = Q K^T of a stage and returns its accumulator, which is in flight."""
+        columns = self.scores.shape_mnk[1]
+        accumulator = cute.make_rmem_tensor(self.scores.partition_shape_C((self.scores.shape_mnk[0], columns)), Float32)
+        _issue(self.scores, accumulator, self.q, self.k[None, None, None, stage], False)
+        return accumulator
+
+    def start_values(self, stage: Int32, add: bool) -> None:
+        """Issues O (+)= P V of a stage."""
+        _issue(self.values, self.out, self.p, self.v[None, None, None, stage], add)
+
+    def store_p(self, scores: cute.Tensor) -> None:
+        """P in the element type, as the operand of the second product."""
+        self.p.store(as_operand(scores).load().to(self.p.element_type))
+
+
+def _issue(mma: cute.TiledMma, accumulator, a, b, add: bool) -> None:
+    warpgroup.fence()
+    # An atom of its own: its accumulate flag changes, and a staged region must not see another region's value.
+    atom = cute.make_mma_atom(mma.op)
+    atom.set(warpgroup.Field.ACCUMULATE, add)
+    for step in range(cute.size(a, mode=[2])):
+        cute.gemm(atom, accumulator, a[None, None, step], b[None, None, step], accumulator)
+        atom.set(warpgroup.Field.ACCUMULATE, True)
+    warpgroup.commit_group()
+
+
+@dataclass(frozen=True)
+class Columns(Fixed):
+    """Key positions of a warpgroup's tile: where this thread's columns begin, the tile's width, and where keys end."""
+
+    first: Int32
+    width: int
+    kv_len: Int32
+
+    def of(self, tile: Int32) -> list[Int32]:
+        base = tile * self.width + self.first
+        return [base + offset for offset in column_offsets(self.width)]
+
+    def ragged(self, tile: Int32) -> Boolean:
+        """Whether the tile reaches past the last key."""
+        return Boolean((tile + 1) * self.width > self.kv_len)
+
+
+@cute.jit
+def edit(rows: RowHooks, columns: Columns, scores: cute.Tensor, walk: Walk, scale: Float32):
+    """Score graph on every tile; mask graph where the tile is PARTIAL; keys past the end hidden."""
+    positions = columns.of(walk.tile)
+    rows.score(scores, positions, scale)
+    if Boolean(walk.kind == PARTIAL) | columns.ragged(walk.tile):
+        rows.mask(scores, columns.of(walk.tile), columns.kv_len)
+
+
+@cute.jit
+def attend(products: Products, rings: tuple, rows: RowHooks, columns: Columns, softmax: OnlineSoftmax, walk: Walk,
+           scale: Float32, turn: Turn) -> Turn:
+    """Leaves unnormalised O in `products.out` and the statistics in `softmax`; at least one tile is on the walk. Returns the
+    next stage to read."""
+    k_ring, v_ring = rings
+    k_ring.wait(turn)
+    first = products.start_scores(turn.index)
+    warpgroup.wait_group(0)
+    k_ring.release(turn)
+    first_scores = rows_and_columns(first)
+    edit(rows, columns, first_scores, walk, scale)
+    softmax.update(first_scores, True)
+    products.store_p(first)
+    products.out.fill(0.0)
+    v_turn = turn
+    walk, turn = walk.next(), turn.next()
+    while walk.valid:
+        k_ring.wait(turn)
+        fragment = products.start_scores(turn.index)
+        v_ring.wait(v_turn)
+        products.start_values(v_turn.index, True)
+        warpgroup.wait_group(1)
+        k_ring.release(turn)
+        scores = rows_and_columns(fragment)
+        edit(rows, columns, scores, walk, scale)
+        factors = softmax.update(scores, False)
+        warpgroup.wait_group(0)
+        v_ring.release(v_turn)
+        products.store_p(fragment)
+        scale_rows(rows_and_columns(products.out), factors)
+        v_turn = turn
+        walk, turn = walk.next(), turn.next()
+    v_ring.wait(v_turn)
+    products.start_values(v_turn.index, True)
+    warpgroup.wait_group(0)
+    v_ring.release(v_turn)
+    return turn

@@ -1,0 +1,63 @@
+"""The end of a work item: normalise O, apply the output graph, store O by TMA and the LSE directly."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32
+from cutlass.cute.nvgpu import cpasync, warp
+
+from ..carried import Fixed
+from ..walk import WorkItem
+from .shapes import GROUP_ROWS, GROUP_THREADS
+
+# Named barriers 1.. belong to one warpgroup each; 0 is the CTA's.
+FIRST_GROUP_BARRIER = 1
+
+
+@dataclass(frozen=True)
+class Sink(Fixed):
+    """Where O goes: TMA atom, tensor of coordinates [S, Dv, H, B], this warpgroup's shared memory [64, Dv]."""
+
+    atom: cute.CopyAtom
+    tensor: cute.Tensor
+    shared: cute.Tensor
+    values: cute.TiledMma
+
+
+@cute.jit
+def store_out(sink: Sink, fragment: cute.Tensor, item: WorkItem, tile: Int32, thread: Int32, group: Int32):
+    """fragment: the accumulator of O, normalised. tile: index among tiles of 64 rows."""
+    element = sink.shared.element_type
+    rounded = cute.make_rmem_tensor_like(fragment, element)
+    rounded.store(fragment.load().to(element))
+    matrices = cute.make_copy_atom(warp.StMatrix8x8x16bOp(False, 4), element)
+    copy = cute.make_tiled_copy_C(matrices, sink.values).get_slice(thread)
+    # O takes the place of Q, which the products of the other warps of this warpgroup may still read.
+    _meet(group)
+    cute.copy(matrices, copy.retile(rounded), copy.partition_D(sink.shared))
+    cute.arch.fence_proxy("async.shared", space="cta")
+    _meet(group)
+    if thread // 32 == 0:
+        shape = (GROUP_ROWS, cute.size(sink.shared, mode=[1]))
+        target = cute.local_tile(sink.tensor[None, None, item.head, item.batch], shape, (tile, 0))
+        shared, there = cpasync.tma_partition(
+            sink.atom, 0, cute.make_layout(1), cute.group_modes(sink.shared, 0, 2), cute.group_modes(target, 0, 2))
+        cute.copy(sink.atom, shared, there)
+        cute.arch.cp_async_bulk_commit_group()
+        cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+def _meet(group: Int32) -> None:
+    """All threads of a warpgroup."""
+    cute.arch.barrier(barrier_id=FIRST_GROUP_BARRIER + group, number_of_threads=GROUP_THREADS)
+
+
+@cute.jit
+def store_lse(lse: cute.Tensor, item: WorkItem, rows: list, values: list, thread: Int32):
+    """One thread of the four that hold a row writes it, where the row exists."""
+    q_len = lse.shape[2]
+    for i in cutlass.range_constexpr(len(rows)):
+        if (thread % 4 == 0) & (rows[i] < q_len):
+            lse[item.batch, item.head, rows[i]] = Float32(values[i])

@@ -1,0 +1,147 @@
+"""The Hopper forward kernel: host function and kernel body, which hands each warp its role."""
+from __future__ import annotations
+
+from typing import Optional
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32
+from cutlass.cute.nvgpu import cpasync
+
+from ..arguments import ELEMENT, Signature
+from ..barriers import Ring, Turn, barrier_pointers, initialise
+from ..hooks import Hooks
+from ..walk import Grid, start_walk, work_item
+from .consumer import Columns, Products, attend
+from .epilogue import Sink, store_lse, store_out
+from .load import Loader, Source, load_item
+from .shapes import GROUP_ROWS, GROUP_THREADS, Shapes, coordinates, rows_and_columns, transposed
+from .softmax import OnlineSoftmax, scale_rows
+
+# [B, H, S, D] -> [S, D, H, B]: a head's matrix first.
+HEAD_MATRIX = [2, 3, 1, 0]
+
+
+class Forward:
+    """Callable with `arguments.fake_arguments(signature, ...)`; compile it with `cute.compile`."""
+
+    def __init__(self, signature: Signature):
+        self.signature = signature
+        self.tiles = signature.plan.tiles
+        self.element = ELEMENT[signature.plan.dtype]
+
+    @cute.jit
+    def __call__(self, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, lse: cute.Tensor, scale: Float32,
+                 spans: Optional[tuple], work: Optional[cute.Tensor], parts: Optional[tuple], workers: Int32,
+                 captures: Optional[tuple], slots: Optional[tuple], stream):
+        shapes = Shapes(self.tiles, self.element)
+        t = self.tiles
+        load, store = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
+        single = [cute.select(layout, mode=[0, 1]) for layout in (shapes.q, shapes.k, shapes.v)]
+        q_atom, q_tma = cpasync.make_tiled_tma_atom(load, _head_matrix(q), single[0], (GROUP_ROWS, t.head_dim))
+        k_atom, k_tma = cpasync.make_tiled_tma_atom(load, _head_matrix(k), single[1], (t.kv_tile, t.head_dim))
+        v_atom, v_tma = cpasync.make_tiled_tma_atom(load, _head_matrix(v), single[2], (t.kv_tile, t.head_dim_v))
+        out_atom, out_tma = cpasync.make_tiled_tma_atom(store, _head_matrix(out), shapes.out, (GROUP_ROWS, t.head_dim_v))
+        grid = Grid(cute.ceil_div(q.shape[2], t.rows), q.shape[1], cute.ceil_div(k.shape[2], t.kv_tile))
+        count = work.shape[0] if cutlass.const_expr(work is not None) else grid.q_tiles * grid.heads * q.shape[0]
+        self.kernel((q_atom, q_tma), (k_atom, k_tma), (v_atom, v_tma), (out_atom, out_tma), lse, scale, spans, work, parts,
+                    grid, Int32(count), captures, slots).launch(
+            grid=(workers, 1, 1), block=(t.threads, 1, 1), stream=stream, min_blocks_per_mp=1)
+
+    @cute.kernel
+    def kernel(self, q: tuple, k: tuple, v: tuple, out: tuple, lse: cute.Tensor, scale: Float32, spans: Optional[tuple],
+               work: Optional[cute.Tensor], parts: Optional[tuple], grid: Grid, count: Int32, captures: Optional[tuple],
+               slots: Optional[tuple]):
+        t, shapes = self.tiles, Shapes(self.tiles, self.element)
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        barriers, *shared = shapes.allocate()
+        pointers = barrier_pointers(t.barriers, barriers)
+        if warp == 0:
+            for atom, _ in (q, k, v, out):
+                cpasync.prefetch_descriptor(atom)
+            with cute.arch.elect_one():
+                initialise(t.barriers, pointers)
+            cute.arch.mbarrier_init_fence()
+        cute.arch.sync_threads()
+        rings = [Ring.of(pointers, name, shapes.bytes(name)) for name in ("q", "k", "v")]
+        sources = [Source(atom, tensor, target) for (atom, tensor), target in zip((q, k, v), shared)]
+        if warp < 4:
+            cute.arch.setmaxregister_decrease(t.registers[1])
+            if warp == 0:
+                self.produce(Loader(*sources, *rings, t.consumers), work, spans, grid, count)
+        else:
+            cute.arch.setmaxregister_increase(t.registers[0])
+            hooks = Hooks(self.signature, captures, slots)
+            self.consume(shapes, rings, shared, out, lse, scale, hooks, (work, spans, grid, count),
+                         sources[1].tensor.shape[0])
+
+    @cute.jit
+    def produce(self, loader: Loader, work, spans, grid: Grid, count: Int32):
+        index = cute.arch.block_idx()[0]
+        step = cute.arch.grid_dim()[0]
+        kv_heads, kv_batch = loader.k.tensor.shape[2], loader.k.tensor.shape[3]
+        group = grid.heads // kv_heads
+        q_turn, turn = Turn.first(1), Turn.first(self.tiles.kv_stages)
+        while index < count:
+            item = work_item(index, work, grid)
+            walk = start_walk(item, spans, grid, self.signature.plan.split)
+            batch = item.batch if kv_batch > 1 else Int32(0)
+            loader.queries(item, q_turn)
+            q_turn = q_turn.next()
+            turn = load_item(loader, item, walk, item.head // group, batch, turn)
+            index += step
+
+    @cute.jit
+    def consume(self, shapes: Shapes, rings: list, shared: list, out: tuple, lse, scale, hooks: Hooks, walks: tuple,
+                kv_len):
+        work, spans, grid, count = walks
+        t = self.tiles
+        thread_in_cta = cute.arch.thread_idx()[0]
+        group = cute.arch.make_warp_uniform(thread_in_cta // GROUP_THREADS - 1)
+        thread = thread_in_cta % GROUP_THREADS
+        products = self.products(shapes, shared, group)
+        softmax = OnlineSoftmax(hooks.softmax_scale(scale))
+        place = cute.recast_ptr(shared[0][None, None, group].iterator, shapes.out.inner, dtype=self.element)
+        out_shared = cute.make_tensor(place, shapes.out.outer)
+        sink = Sink(*out, out_shared, products.values)
+        row, column = coordinates(thread)
+        columns = Columns(Int32(column), t.kv_tile, Int32(kv_len))
+        q_turn, turn = Turn.first(1), Turn.first(t.kv_stages)
+        index, step = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
+        while index < count:
+            item = work_item(index, work, grid)
+            walk = start_walk(item, spans, grid, self.signature.plan.split)
+            tile = item.q_tile * t.consumers + group
+            positions = [tile * GROUP_ROWS + row, tile * GROUP_ROWS + row + 8]
+            rows = hooks.tile(item.batch, item.head).rows(positions)
+            # Also where no tile follows: the output takes the queries' place.
+            rings[0].wait(q_turn)
+            if walk.valid:
+                turn = attend(products, (rings[1], rings[2]), rows, columns, softmax, walk, scale, turn)
+            else:
+                softmax.reset()
+                products.out.fill(0.0)
+            inverses, lses = softmax.finish()
+            scale_rows(rows_and_columns(products.out), inverses)
+            store_lse(lse, item, positions, lses, thread)
+            store_out(sink, products.out, item, tile, thread, group)
+            rings[0].release(q_turn)
+            q_turn = q_turn.next()
+            index += step
+
+    def products(self, shapes: Shapes, shared: list, group: Int32) -> Products:
+        t = self.tiles
+        scores, values = shapes.scores(), shapes.values()
+        scores_slice, values_slice = scores.get_slice(0), values.get_slice(0)
+        q, k, v = shared
+        return Products(
+            scores, values,
+            scores_slice.make_fragment_A(scores_slice.partition_A(q[None, None, group])),
+            scores_slice.make_fragment_B(scores_slice.partition_B(k)),
+            values_slice.make_fragment_B(values_slice.partition_B(transposed(v))),
+            values_slice.make_fragment_A(values_slice.partition_shape_A((GROUP_ROWS, t.kv_tile))),
+            cute.make_rmem_tensor(values_slice.partition_shape_C((GROUP_ROWS, t.head_dim_v)), Float32))
+
+
+def _head_matrix(tensor: cute.Tensor) -> cute.Tensor:
+    return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=HEAD_MATRIX))

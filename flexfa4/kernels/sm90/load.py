@@ -1,0 +1,72 @@
+"""The producer warp: TMA loads of a work item's query rows, then K and V of each tile on its walk."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cutlass.cute as cute
+from cutlass import Int32
+from cutlass.cute.nvgpu import cpasync
+
+from ..barriers import Ring, Turn
+from ..carried import Fixed
+from ..walk import Walk, WorkItem
+
+
+@dataclass(frozen=True)
+class Source(Fixed):
+    """One input: its TMA atom, its tensor of coordinates [S, D, H, B], and the shared memory it goes to [rows, columns, n]."""
+
+    atom: cute.CopyAtom
+    tensor: cute.Tensor
+    target: cute.Tensor
+
+    def tiles(self, head: Int32, batch: Int32):
+        """(global tiles, shared tiles) of one head for `cute.copy`, both indexed [None, i]."""
+        rows, columns = self.target.shape[0], self.target.shape[1]
+        shape = tuple(cute.size(m) for m in (rows, columns))
+        view = cute.local_tile(self.tensor[None, None, head, batch], shape, (None, 0))
+        shared, source = cpasync.tma_partition(
+            self.atom, 0, cute.make_layout(1), cute.group_modes(self.target, 0, 2), cute.group_modes(view, 0, 2))
+        return source, shared
+
+
+@dataclass(frozen=True)
+class Loader(Fixed):
+    """The producer's part of the kernel."""
+
+    q: Source
+    k: Source
+    v: Source
+    q_ring: Ring
+    k_ring: Ring
+    v_ring: Ring
+    consumers: int
+
+    def queries(self, item: WorkItem, turn: Turn) -> None:
+        source, shared = self.q.tiles(item.head, item.batch)
+        barrier = self.q_ring.acquire(turn)
+        for group in range(self.consumers):
+            cute.copy(self.q.atom, source[None, item.q_tile * self.consumers + group], shared[None, group], tma_bar_ptr=barrier)
+
+    def fill(self, which: Source, tiles, ring: Ring, tile: Int32, turn: Turn) -> None:
+        source, shared = tiles
+        barrier = ring.acquire(turn)
+        cute.copy(which.atom, source[None, tile], shared[None, turn.index], tma_bar_ptr=barrier)
+
+
+@cute.jit
+def load_item(loader: Loader, item: WorkItem, walk: Walk, kv_head: Int32, kv_batch: Int32, turn: Turn) -> Turn:
+    """K of a tile goes out before V of the tile before it: the consumers want it first. Returns the next free stage."""
+    k_tiles = loader.k.tiles(kv_head, kv_batch)
+    v_tiles = loader.v.tiles(kv_head, kv_batch)
+    if walk.valid:
+        loader.fill(loader.k, k_tiles, loader.k_ring, walk.tile, turn)
+        v_tile, v_turn = walk.tile, turn
+        walk, turn = walk.next(), turn.next()
+        while walk.valid:
+            loader.fill(loader.k, k_tiles, loader.k_ring, walk.tile, turn)
+            loader.fill(loader.v, v_tiles, loader.v_ring, v_tile, v_turn)
+            v_tile, v_turn = walk.tile, turn
+            walk, turn = walk.next(), turn.next()
+        loader.fill(loader.v, v_tiles, loader.v_ring, v_tile, v_turn)
+    return turn

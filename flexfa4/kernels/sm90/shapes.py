@@ -1,0 +1,116 @@
+"""Shared memory, products and tensor views of the Hopper forward, derived from its Plan."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import cutlass
+import cutlass.cute as cute
+import cutlass.utils.hopper_helpers as hopper
+from cutlass import Float32
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
+from cutlass.utils import LayoutEnum
+
+from flexfa4.plan.budget import SMEM_ALIGNMENT
+from flexfa4.plan.forward import HALF_BYTES, Sm90Forward
+
+from ..carried import Fixed
+
+# Query rows of one warpgroup: the M of wgmma.
+GROUP_ROWS = 64
+GROUP_THREADS = 128
+
+
+@dataclass(frozen=True)
+class Shapes(Fixed):
+    """Layouts of one kernel. Make it inside traced code: layouts are values of the DSL."""
+
+    tiles: Sm90Forward
+    element: type
+
+    def _rows(self, rows: int, columns: int, count: int):
+        """`count` row-major tiles of rows x columns, in the widest swizzle that the columns divide by."""
+        kind = hopper.get_smem_layout_atom(LayoutEnum.ROW_MAJOR, self.element, columns)
+        atom = warpgroup.make_smem_layout_atom(kind, self.element)
+        return cute.tile_to_shape(atom, (rows, columns, count), order=(0, 1, 2))
+
+    @cached_property
+    def q(self):
+        """[64, D, consumers]: each warpgroup's rows are its own stretch, which its output takes over."""
+        return self._rows(GROUP_ROWS, self.tiles.head_dim, self.tiles.consumers)
+
+    @cached_property
+    def k(self):
+        """[kv_tile, D, stages]."""
+        return self._rows(self.tiles.kv_tile, self.tiles.head_dim, self.tiles.kv_stages)
+
+    @cached_property
+    def v(self):
+        """[kv_tile, Dv, stages]."""
+        return self._rows(self.tiles.kv_tile, self.tiles.head_dim_v, self.tiles.kv_stages)
+
+    @cached_property
+    def out(self):
+        """[64, Dv]."""
+        return cute.select(self._rows(GROUP_ROWS, self.tiles.head_dim_v, 1), mode=[0, 1])
+
+    @property
+    def out_stride(self) -> int:
+        """Elements from one warpgroup's output tile to the next: those of its query tile, whose place it takes."""
+        return GROUP_ROWS * self.tiles.head_dim
+
+    def bytes(self, name: str) -> int:
+        """Of one stage of "q" (all warpgroups), "k" or "v"."""
+        t = self.tiles
+        elements = {"q": t.rows * t.head_dim, "k": t.kv_tile * t.head_dim, "v": t.kv_tile * t.head_dim_v}[name]
+        return elements * HALF_BYTES
+
+    def scores(self) -> cute.TiledMma:
+        """S[64, kv_tile] = Q[64, D] K[kv_tile, D]^T, both from shared memory."""
+        return hopper.make_trivial_tiled_mma(
+            self.element, self.element, OperandMajorMode.K, OperandMajorMode.K, Float32, (1, 1, 1), (64, self.tiles.kv_tile))
+
+    def values(self) -> cute.TiledMma:
+        """O[64, Dv] += P[64, kv_tile] V[kv_tile, Dv], P from registers."""
+        return hopper.make_trivial_tiled_mma(
+            self.element, self.element, OperandMajorMode.K, OperandMajorMode.MN, Float32, (1, 1, 1),
+            (64, self.tiles.head_dim_v), warpgroup.OperandSource.RMEM)
+
+    def allocate(self) -> tuple:
+        """(mbarriers, q, k, v) in shared memory."""
+        memory = cutlass.utils.SmemAllocator()
+        barriers = memory.allocate_array(cutlass.Int64, sum(b.count for b in self.tiles.barriers))
+        tensors = (memory.allocate_tensor(self.element, layout.outer, SMEM_ALIGNMENT, layout.inner)
+                   for layout in (self.q, self.k, self.v))
+        return barriers, *tensors
+
+
+def transposed(tensor: cute.Tensor) -> cute.Tensor:
+    """[a, b, rest] seen as [b, a, rest]."""
+    a, b, *rest = tensor.shape
+    return cute.composition(tensor, cute.make_ordered_layout((b, a, *rest), order=(1, 0, *range(2, 2 + len(rest)))))
+
+
+def rows_and_columns(fragment: cute.Tensor) -> cute.Tensor:
+    """An accumulator ((2, 2, N / 8), 1, 1) seen as [2 rows, N / 4 columns] of the thread.
+
+    A thread of a warpgroup holds rows r and r + 8 (of 64) and of every 8 columns two neighbours (PTX ISA, wgmma register
+    fragments)."""
+    (pair, _, eights), _, _ = fragment.shape
+    return cute.make_tensor(fragment.iterator, cute.make_layout((2, (pair, eights)), stride=(2, (1, 4))))
+
+
+def as_operand(fragment: cute.Tensor) -> cute.Tensor:
+    """An accumulator of N columns seen as the A operand of a product over K = N: ((2, 2, 2), 1, N / 16)."""
+    eights = fragment.shape[0][2]
+    return cute.make_tensor(fragment.iterator, cute.make_layout(((2, 2, 2), 1, eights // 2), stride=((1, 2, 4), 0, 8)))
+
+
+def coordinates(thread) -> tuple:
+    """(first row of 64, first column of 8) that a thread of a warpgroup holds; its other row is 8 further down."""
+    return thread // 32 * 16 + thread % 32 // 4, thread % 4 * 2
+
+
+def column_offsets(columns: int) -> list[int]:
+    """Offsets from a thread's first column, in the order of `rows_and_columns`."""
+    return [8 * (j // 2) + j % 2 for j in range(columns // 4)]

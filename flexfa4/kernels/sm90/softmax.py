@@ -1,0 +1,94 @@
+"""Online softmax of the two rows that a thread of a warpgroup holds, in base 2 (Milakov and Gimelshein 2018)."""
+from __future__ import annotations
+
+import math
+
+import cutlass.cute as cute
+from cutlass import Float32
+
+from flexfa4.emit.values import select
+
+from ..carried import Fixed
+from ..hooks import LN_2
+
+ROWS = 2
+# The four threads of a quad hold the columns of the same two rows.
+QUAD = (1, 2)
+
+
+class OnlineSoftmax(Fixed):
+    """row_max: largest score so far, row_sum: this thread's share of the sum of exponentials, both of each row, in registers.
+    scale: what scores are multiplied by in the exponent (positive)."""
+
+    def __init__(self, scale: Float32):
+        self.scale = scale
+        self.row_max = cute.make_rmem_tensor(ROWS, Float32)
+        self.row_sum = cute.make_rmem_tensor(ROWS, Float32)
+
+    def reset(self) -> None:
+        self.row_max.fill(-math.inf)
+        self.row_sum.fill(0.0)
+
+    def update(self, scores: cute.Tensor, first: bool) -> list[Float32]:
+        """Turns scores [2, n] into exp2(scale * (score - row_max)) in place. Returns what each row of O is to be multiplied by;
+        of no meaning on the first tile of a row."""
+        factors = []
+        columns = cute.size(scores, mode=[1])
+        for i in range(ROWS):
+            before = self.row_max[i]
+            top = _across_quad(_maximum([scores[i, j] for j in range(columns)]), cute.arch.fmax)
+            if not first:
+                top = cute.arch.fmax(top, before)
+            self.row_max[i] = top
+            # A row that has seen no key has the maximum -inf; subtracting it would give NaN.
+            base = select(top == -math.inf, Float32(0.0), top * self.scale, Float32)
+            for j in range(columns):
+                scores[i, j] = cute.math.exp2(scores[i, j] * self.scale - base, fastmath=True)
+            total = _sum([scores[i, j] for j in range(columns)])
+            if first:
+                self.row_sum[i] = total
+                factors.append(Float32(1.0))
+            else:
+                factor = cute.math.exp2(before * self.scale - base, fastmath=True)
+                self.row_sum[i] = self.row_sum[i] * factor + total
+                factors.append(factor)
+        return factors
+
+    def finish(self) -> tuple[list[Float32], list[Float32]]:
+        """(what O is to be multiplied by, natural-log LSE) of each row; 0 and -inf for a row without keys."""
+        inverses, lses = [], []
+        for i in range(ROWS):
+            total = _across_quad(self.row_sum[i], lambda a, b: a + b)
+            empty = total == 0.0
+            inverses.append(select(empty, Float32(0.0), cute.arch.rcp_approx(total), Float32))
+            lse = (self.row_max[i] * self.scale + cute.math.log2(total, fastmath=True)) * LN_2
+            lses.append(select(empty, Float32(-math.inf), lse, Float32))
+        return inverses, lses
+
+
+def _maximum(values: list[Float32]) -> Float32:
+    """A tree: chains of depth log n."""
+    while len(values) > 1:
+        pairs = [cute.arch.fmax(a, b) for a, b in zip(values[::2], values[1::2])]
+        values = pairs + values[2 * len(pairs):]
+    return values[0]
+
+
+def _sum(values: list[Float32]) -> Float32:
+    while len(values) > 1:
+        pairs = [a + b for a, b in zip(values[::2], values[1::2])]
+        values = pairs + values[2 * len(pairs):]
+    return values[0]
+
+
+def _across_quad(value: Float32, combine) -> Float32:
+    for offset in QUAD:
+        value = combine(value, cute.arch.shuffle_sync_bfly(value, offset=offset))
+    return value
+
+
+def scale_rows(fragment: cute.Tensor, factors: list[Float32]) -> None:
+    """fragment [2, n] *= factor of its row."""
+    for i in range(ROWS):
+        for j in range(cute.size(fragment, mode=[1])):
+            fragment[i, j] = fragment[i, j] * factors[i]
