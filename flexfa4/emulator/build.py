@@ -75,13 +75,22 @@ def core_library() -> Path:
     with tempfile.TemporaryDirectory(dir=cache_dir()) as tmp:
         # The slowest file first, so that it does not run alone at the end.
         units = sorted(folder.glob("*.cpp"), key=lambda p: -p.stat().st_size)
-        objects = [Path(tmp) / (u.stem + ".o") for u in units]
-        jobs = [[cxx, *FLAGS, *FILE_FLAGS.get(u.name, []), "-c", str(u), "-o", str(o)] for u, o in zip(units, objects)]
         with ThreadPoolExecutor(os.cpu_count() or 2) as pool:
-            list(pool.map(_run, jobs))
+            objects = list(pool.map(lambda unit: _object(cxx, unit, sorted(folder.glob("*.h")), Path(tmp)), units))
         made = Path(tmp) / target.name
         _run([cxx, "-shared", "-o", str(made), *map(str, objects)])
         return _publish(made, target)
+
+
+def _object(cxx: str, unit: Path, headers: list[Path], tmp: Path) -> Path:
+    """The compiled file; kept, so that a change of one file compiles that file only."""
+    flags = [*FLAGS, *FILE_FLAGS.get(unit.name, [])]
+    target = cache_dir() / "objects" / f"{unit.stem}-{_key([unit, *headers], cxx, *flags)}.o"
+    if target.exists():
+        return target
+    made = tmp / f"{unit.stem}.o"
+    _run([cxx, *flags, "-c", str(unit), "-o", str(made)])
+    return _publish(made, target)
 
 
 def shim_library() -> Path:

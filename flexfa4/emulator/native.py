@@ -28,7 +28,7 @@ class Config(ctypes.Structure):
         ("sms", U32),
         ("completion", U32),
         ("checks", U32),
-        ("pad", U32),
+        ("local_bytes", U32),
         ("seed", U64),
         ("max_steps", U64),
         ("params", U64),
@@ -107,7 +107,7 @@ class Loaded:
     def launch(self, config: Config) -> Launch:
         """Runs a filled-in configuration. Raises what errors.py lists."""
         p = self.program
-        config.smem_static = p.shared_bytes
+        config.smem_static, config.local_bytes = p.shared_bytes, p.local_bytes
         text, findings = ctypes.create_string_buffer(1 << 16), ctypes.create_string_buffer(1 << 17)
         counts = np.zeros(len(p.ins), np.int64)
         report = _Report(ctypes.addressof(text), len(text), counts.ctypes.data, 0, len(findings), ctypes.addressof(findings))

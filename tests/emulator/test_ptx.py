@@ -74,6 +74,15 @@ def test_a_load_into_a_wider_register_extends_by_its_type():
         assert (got == extended).all(), kind
 
 
+def test_local_memory_is_of_each_thread(numbers):
+    a, b = numbers
+    body = """.local .align 16 .b8 depot[16]; .reg .b64 %SP; .reg .b64 %SPL;
+mov.b64 %SPL, depot; cvta.local.u64 %SP, %SPL; st.local.v2.b32 [%SPL+4], {%r1, %r2}; ld.b32 %r3, [%SP+4];
+ld.local.b32 %r4, [depot+8]; add.s32 %r20, %r3, %r4;"""
+    assert (lanewise(body, a, b) == a + b).all()
+    assert (lanewise(body.replace("st.local", "ld.local"), a, b) == 0xFFFFFFFE).all()  # never written: all ones
+
+
 def test_shuffle_and_vote(numbers):
     a, _ = numbers
     assert (lanewise("shfl.sync.bfly.b32 %r20, %r1, 4, 31, -1;", a) == a[np.arange(32) ^ 4]).all()

@@ -8,6 +8,9 @@ static void load_table() {
         define_alu();
         define_float();
         define_convert();
+        define_convert_float();
+        define_halves();
+        define_integer();
         define_memory();
         define_mbarrier();
         define_tma();

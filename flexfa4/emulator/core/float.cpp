@@ -1,5 +1,5 @@
-// Floating-point arithmetic: f32, packed f32x2, f64, halves, approximations.
-#include "lanes.h"
+// Floating-point arithmetic: f32, packed f32x2, f64, approximations.
+#include "small_floats.h"
 
 namespace {
 // PTX max/min: a NaN operand loses, two NaNs give the canonical NaN, -0 < +0.
@@ -75,58 +75,6 @@ template <auto F> void approx(const std::string &op, const char *type = ".f32") 
     def(op + ".approx" + type, "d s", op1<float, float, F>);
     def(op + ".approx.ftz" + type, "d s", op1<float, float, FT1<F>>);
 }
-template <class T> void cmp_float(const std::string &t, const std::string &s) {
-    def_setp<T, [](T a, T b) { return a == b; }>("eq", t, s);
-    def_setp<T, [](T a, T b) { return (a < b || a > b); }>("ne", t, s);
-    def_setp<T, [](T a, T b) { return a < b; }>("lt", t, s);
-    def_setp<T, [](T a, T b) { return a <= b; }>("le", t, s);
-    def_setp<T, [](T a, T b) { return (a > b); }>("gt", t, s);
-    def_setp<T, [](T a, T b) { return a >= b; }>("ge", t, s);
-    def_setp<T, [](T a, T b) { return !(a < b || a > b); }>("equ", t, s);
-    def_setp<T, [](T a, T b) { return a != b; }>("neu", t, s);
-    def_setp<T, [](T a, T b) { return !(a >= b); }>("ltu", t, s);
-    def_setp<T, [](T a, T b) { return !((a > b)); }>("leu", t, s);
-    def_setp<T, [](T a, T b) { return !(a <= b); }>("gtu", t, s);
-    def_setp<T, [](T a, T b) { return !(a < b); }>("geu", t, s);
-    def_setp<T, [](T a, T b) { return a == a && b == b; }>("num", t, s);
-    def_setp<T, [](T a, T b) { return a != a || b != b; }>("nan", t, s);
-}
-template <auto TO, auto FROM> void half_ops(const std::string &t) {
-    auto two = [&](const char *op, Handler h, Handler hx2) {
-        for (const char *r : {"", ".rn"}) {
-            def(op + std::string(r) + "." + t, "d s s", h);
-            def(op + std::string(r) + "." + t + "x2", "d s s", hx2);
-        }
-    };
-    two("add", op2<u32, u32, u32, [](u32 a, u32 b) { return FROM(TO(a & 0xffff) + TO(b & 0xffff)); }>,
-        op2<u32, u32, u32,
-            [](u32 a, u32 b) { return FROM(TO(a & 0xffff) + TO(b & 0xffff)) | FROM(TO(a >> 16) + TO(b >> 16)) << 16; }>);
-    two("sub", op2<u32, u32, u32, [](u32 a, u32 b) { return FROM(TO(a & 0xffff) - TO(b & 0xffff)); }>,
-        op2<u32, u32, u32,
-            [](u32 a, u32 b) { return FROM(TO(a & 0xffff) - TO(b & 0xffff)) | FROM(TO(a >> 16) - TO(b >> 16)) << 16; }>);
-    two("mul", op2<u32, u32, u32, [](u32 a, u32 b) { return FROM(TO(a & 0xffff) * TO(b & 0xffff)); }>,
-        op2<u32, u32, u32,
-            [](u32 a, u32 b) { return FROM(TO(a & 0xffff) * TO(b & 0xffff)) | FROM(TO(a >> 16) * TO(b >> 16)) << 16; }>);
-    two("max", op2<u32, u32, u32, [](u32 a, u32 b) { return FROM(fmax_ptx(TO(a & 0xffff), TO(b & 0xffff))); }>,
-        op2<u32, u32, u32, [](u32 a, u32 b) {
-            return FROM(fmax_ptx(TO(a & 0xffff), TO(b & 0xffff))) | FROM(fmax_ptx(TO(a >> 16), TO(b >> 16))) << 16;
-        }>);
-    two("min", op2<u32, u32, u32, [](u32 a, u32 b) { return FROM(fmin_ptx(TO(a & 0xffff), TO(b & 0xffff))); }>,
-        op2<u32, u32, u32, [](u32 a, u32 b) {
-            return FROM(fmin_ptx(TO(a & 0xffff), TO(b & 0xffff))) | FROM(fmin_ptx(TO(a >> 16), TO(b >> 16))) << 16;
-        }>);
-    def("neg." + t, "d s", op1<u32, u32, [](u32 a) { return (a ^ 0x8000) & 0xffff; }>);
-    def("neg." + t + "x2", "d s", op1<u32, u32, [](u32 a) { return a ^ 0x80008000u; }>);
-    def("abs." + t, "d s", op1<u32, u32, [](u32 a) { return a & 0x7fff; }>);
-    def("abs." + t + "x2", "d s", op1<u32, u32, [](u32 a) { return a & 0x7fff7fffu; }>);
-    // Mixed precision (sm_100): the halves widen exactly, one rounding to f32.
-    def("fma.rn.f32." + t, "d s s s",
-        op3<float, u16, u16, float, [](u16 a, u16 b, float c) { return cn(std::fma(TO(a), TO(b), c)); }>);
-    def("add.rn.f32." + t, "d s s", op2<float, u16, float, [](u16 a, float c) { return cn(TO(a) + c); }>);
-    def("add.f32." + t, "d s s", op2<float, u16, float, [](u16 a, float c) { return cn(TO(a) + c); }>);
-    def("sub.rn.f32." + t, "d s s", op2<float, u16, float, [](u16 a, float c) { return cn(TO(a) - c); }>);
-    def("sub.f32." + t, "d s s", op2<float, u16, float, [](u16 a, float c) { return cn(TO(a) - c); }>);
-}
 void define_f64() {
     using f = double;
     for (const char *r : {"", ".rn"}) {
@@ -198,7 +146,5 @@ void define_float() {
     def_setp<float, [](float a, float b) { return ftz(a) < ftz(b); }>("lt", ".ftz.f32", "s");
     def_setp<float, [](float a, float b) { return (ftz(a) > ftz(b)); }>("gt", ".ftz.f32", "s");
     def_setp<float, [](float a, float b) { return ftz(a) == ftz(b); }>("eq", ".ftz.f32", "s");
-    half_ops<bf2f, f2bf>("bf16");
-    half_ops<h2f, f2h>("f16");
     define_f64();
 }

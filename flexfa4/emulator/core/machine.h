@@ -59,6 +59,9 @@ void def(const std::string &name, const std::string &spec, Handler fn, bool alig
 void define_alu();
 void define_float();
 void define_convert();
+void define_convert_float();
+void define_halves();
+void define_integer();
 void define_memory();
 void define_mbarrier();
 void define_tma();
@@ -212,11 +215,12 @@ struct Cluster {
     u64 bar_gen = 0;
     int exited = 0;
     u32 threads = 0;
+    u32 local_slot = 0; // its part of Machine::local
 };
 
 struct Config { // mirrored in native.py
     u32 grid[3], block[3], cluster[3];
-    u32 smem_dynamic, smem_static, sms, completion, checks, pad;
+    u32 smem_dynamic, smem_static, sms, completion, checks, local_bytes;
     u64 seed, max_steps;
     u64 params, param_bytes, ranges, nranges; // ranges: pairs of host addresses the kernel may touch; 0: unchecked
 };
@@ -228,6 +232,10 @@ struct Machine {
     std::vector<std::unique_ptr<Cluster>> resident;
     std::vector<Warp *> order;
     std::vector<std::vector<u8>> spare_regs;
+    std::vector<u8> local; // local memory of every thread that can be resident
+    std::vector<u32> spare_local;
+    u64 local_base(const Cta &c, u32 thread) const;
+    void make_local(u32 clusters);
     std::mt19937_64 rng;
     u64 epoch = 1, total = 0, progress = 0;
     std::vector<AsyncRef> loose; // unordered pending work

@@ -339,6 +339,7 @@ void define_memory() {
         atoms<SHARED>(s);
     }
     types<GENERIC>("ld", "st");
+    types<GLOBAL>("ld.local", "st.local"); // host addresses, see Machine::make_local
     types<PARAM>("ld.param", "");
     atoms<GLOBAL>(".global");
     atoms<GENERIC>("");

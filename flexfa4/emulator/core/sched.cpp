@@ -304,7 +304,8 @@ static void fill(Warp &w, const Program &P) {
         EQ,
         DSMEM,
         NWARP,
-        EXPLICIT
+        EXPLICIT,
+        LOCAL
     };
     for (const Fill &f : P.fills)
         for (int l = 0; l < LANES; l++) {
@@ -338,10 +339,27 @@ static void fill(Warp &w, const Program &P) {
             case DSMEM: v = c.smem_dynamic; break;
             case NWARP: v = (c.block[0] * c.block[1] * c.block[2] + 31) / 32; break;
             case EXPLICIT: v = n > 1; break;
+            case LOCAL: v = w.M->local_base(t, tid) + k; break;
             }
             w.r(f.off)[l] = (u32)v;
             if (f.wide) w.r(f.off + ROW)[l] = (u32)(v >> 32);
         }
+}
+// Local memory is host memory, so that generic addresses of it need no translation.
+void Machine::make_local(u32 clusters) {
+    if (!cfg.local_bytes) return;
+    u64 warps = (cfg.block[0] * cfg.block[1] * cfg.block[2] + 31) / 32;
+    u64 bytes = clusters * (u64)cfg.cluster[0] * cfg.cluster[1] * cfg.cluster[2] * warps * LANES * cfg.local_bytes;
+    local.assign(bytes + 64, 0xff);
+    for (u32 i = 0; i < clusters; i++) spare_local.push_back(i);
+    u64 base = ((u64)local.data() + 63) & ~63ull;
+    if (!ranges.empty())
+        ranges.insert(std::upper_bound(ranges.begin(), ranges.end(), std::pair<u64, u64>(base, 0)), {base, base + bytes});
+}
+u64 Machine::local_base(const Cta &c, u32 thread) const {
+    u64 warps = (cfg.block[0] * cfg.block[1] * cfg.block[2] + 31) / 32;
+    u64 cta = c.cluster->local_slot * (u64)cfg.cluster[0] * cfg.cluster[1] * cfg.cluster[2] + c.rank;
+    return (((u64)local.data() + 63) & ~63ull) + (cta * warps * LANES + thread) * cfg.local_bytes;
 }
 void Machine::launch(u64 index) {
     const Config &c = cfg;
@@ -351,6 +369,10 @@ void Machine::launch(u64 index) {
     u32 g[3] = {c.grid[0] / c.cluster[0], c.grid[1] / c.cluster[1], c.grid[2] / c.cluster[2]};
     u32 at[3] = {(u32)(index % g[0]), (u32)(index / g[0] % g[1]), (u32)(index / g[0] / g[1])};
     cl->threads = n * warps * 32;
+    if (c.local_bytes) {
+        cl->local_slot = spare_local.back();
+        spare_local.pop_back();
+    }
     for (u32 r = 0; r < n; r++) {
         auto t = std::make_unique<Cta>();
         t->M = this;
@@ -442,6 +464,7 @@ void Machine::retire(size_t k) {
     }
     order.erase(std::remove_if(order.begin(), order.end(), [&](Warp *w) { return w->cta->cluster == &cl; }), order.end());
     for (auto &t : cl.ctas) spare_regs.push_back(std::move(t->regs));
+    if (cfg.local_bytes) spare_local.push_back(cl.local_slot);
     resident.erase(resident.begin() + (long)k);
     epoch++;
 }
@@ -477,6 +500,7 @@ void Machine::run() {
     size_t slots = std::max<u32>(1, cfg.sms / n), turn = 0;
     int style = cfg.seed == 0 ? 0 : 1 + (int)(cfg.seed % 3); // 0, 1: in turn; 2: uniformly random; 3: by priority
     counts.assign(P->ins.size(), 0);
+    make_local((u32)slots);
     while (true) {
         while (resident.size() < slots && next < clusters) launch(next++);
         if (resident.empty()) break;

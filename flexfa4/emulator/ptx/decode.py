@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..errors import PtxError, UnknownInstruction
-from .syntax import GUARD, SHARED, TYPE_BYTES, Kernel, statements
+from .syntax import ARRAY, GUARD, TYPE_BYTES, Kernel, statements
 
 ROW = 128  # bytes of a 32-bit register of all lanes; see core/machine.h
 OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*")
@@ -48,7 +48,7 @@ for _i, _axis in enumerate(AXES):
         }.items()
     }
 SPECIAL |= {f"{name}.w": (0, 0) for name in ("%tid", "%ntid", "%ctaid", "%nctaid")}
-PREDICATE, CONST, PARAM, SHARED_KIND = 0, 0, 1, 2
+PREDICATE, CONST, PARAM, SHARED_KIND, LOCAL_KIND = 0, 0, 1, 2, 25
 ROWS = {"pred": PREDICATE, "b8": 1, "b16": 1, "b32": 1, "b64": 2, "b128": 4}
 for _bits in ("8", "16", "32", "64"):
     ROWS |= {t + _bits: ROWS["b" + _bits] for t in "usf"}
@@ -68,6 +68,7 @@ class Program:
     shared_bytes: int
     source: list = field(default_factory=list)  # (file number, line) of each instruction where `.loc` gave one
     names: list = field(default_factory=list)  # opcode of each instruction
+    local_bytes: int = 0  # local memory of a thread, a multiple of 16
 
 
 class _Scope:
@@ -89,6 +90,8 @@ class Decoder:
         self.fill_at: dict = {}
         self.fills, self.pool, self.ins, self.source, self.names = [], [], [], [], []
         self.shared = dict(kernel.shared)
+        self.local: dict[str, int] = {}
+        self.local_bytes = 0
         self.shared_bytes = max((o + n for o, n in self.shared.values()), default=0)
         self.params = {p.name: p.offset for p in kernel.parameters}
         self.line, self.loc = 0, None
@@ -199,6 +202,8 @@ class Decoder:
             return self._fill(*SPECIAL[t], rows)
         if t in self.shared:
             return self._fill(SHARED_KIND, self.shared[t][0], rows)
+        if t in self.local:
+            return self._fill(LOCAL_KIND, self.local[t], rows)
         if t in self.params and rows == 2:
             return self._fill(PARAM, self.params[t], 2)
         raise _Form(f"{t!r} is neither a register nor a constant that is modelled")
@@ -259,6 +264,8 @@ class Decoder:
             out += (found[0], shift, int(found[1] == 2))
         elif name in self.params:
             out += (self._fill(PARAM, self.params[name] + shift, 2), 0, 1)
+        elif name in self.local:
+            out += (self._fill(LOCAL_KIND, self.local[name], 2), shift, 1)
         elif name in self.shared:
             out += (self._fill(SHARED_KIND, self.shared[name][0], 1), shift, 0)
         elif INTEGER.match(name):
@@ -330,10 +337,15 @@ class Decoder:
         if text.startswith(".reg"):
             self._declare(text)
         elif text.startswith(".shared"):
-            for align, kind, name, count in SHARED.findall(text):
+            for align, kind, name, count in ARRAY.findall(text):
                 step, size = max(int(align or 1), TYPE_BYTES[kind]), TYPE_BYTES[kind] * int(count or 1)
                 at = -(-self.shared_bytes // step) * step
                 self.shared[name], self.shared_bytes = (at, size), at + size
+        elif text.startswith(".local"):
+            for align, kind, name, count in ARRAY.findall(text):
+                step, size = max(int(align or 1), TYPE_BYTES[kind]), TYPE_BYTES[kind] * int(count or 1)
+                at = -(-self.local_bytes // step) * step
+                self.local[name], self.local_bytes = at, at + size
         elif not text.startswith(".pragma"):
             raise self._error(f"directive {text.split()[0]} is not modelled: {text[:80]}")
 
@@ -388,6 +400,7 @@ class Decoder:
             self.shared_bytes,
             self.source,
             self.names,
+            -(-self.local_bytes // 16) * 16,
         )
 
 

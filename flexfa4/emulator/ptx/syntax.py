@@ -18,7 +18,7 @@ GUARD = re.compile(r"@(!?)\s*([%\w$]+)\s+")
 PARAM = re.compile(
     r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(?:\.ptr\s+(?:\.\w+\s+)*(?:\.align\s+\d+\s+)?)?([\w$]+)(?:\[(\d+)\])?"
 )
-SHARED = re.compile(r"\.shared\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)\s*(?:\[(\d*)\])?")
+ARRAY = re.compile(r"\.(?:shared|local)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)\s*(?:\[(\d*)\])?")
 TYPE_BYTES = {
     "b8": 1,
     "u8": 1,
@@ -86,7 +86,7 @@ def _parameters(header: str) -> list[Parameter]:
 def _shared(text: str) -> dict[str, tuple[int, int]]:
     """Module-scope shared arrays: the sized ones first, the dynamic block (no size) after them."""
     found, offset, dynamic = {}, 0, []
-    for align, kind, name, count in SHARED.findall(text):
+    for align, kind, name, count in ARRAY.findall(text):
         step = max(int(align or 1), TYPE_BYTES[kind])
         size = TYPE_BYTES[kind] * int(count or (0 if "[" in text[text.index(name) :][: len(name) + 2] else 1))
         if not size:
