@@ -1,24 +1,13 @@
 """What a forward kernel is called with, in one description that compilation (fake tensors) and launch (real ones) both follow.
 
-A compiled forward takes, in this order:
-
-| argument | what | where it is None |
-|---|---|---|
-| q, k, v | [B, Hq, Sq, D], [B or 1, Hkv, Skv, D], [B or 1, Hkv, Skv, Dv]; last stride 1, others and base multiples of 16 bytes | |
-| out | [B, Hq, Sq, Dv], laid out as q | |
-| lse | float32 [B, Hq, Sq], natural logarithm | |
-| scale | float32, what q.k is multiplied by | |
-| spans | (row_ptr int32[rows + 1], runs int32[n, 3] with n >= 1, batch stride, head stride: rows of row_ptr, 0 if shared) | no mask |
-| work | int32[n, 6], a `flexfa4.schedule.WorkTile` each, in launch order | natural order, every row whole |
-| parts | (float32[parts, rows, Dv], float32[parts, rows]): unnormalised output is not kept, parts are normalised, with their LSE | no splits |
-| workers | int32, CTAs to launch | |
-| captures, slots | of the score, mask and out graph, in that order | no hook has any |
-| stream | CUDA stream (with tvm-ffi: the current one, not passed) | |
+A compiled forward takes (Tensors, scale, Lists, workers, Values, stream); each of the three groups is a tuple at launch.
+scale: float32, what q.k is multiplied by. workers: int32, CTAs to launch. stream: with tvm-ffi the current one, not passed.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple, Optional
 
 import cutlass.cute as cute
 from cutlass import BFloat16, Float16, Float32, Int32
@@ -34,6 +23,35 @@ ELEMENT = {DType.F16: Float16, DType.BF16: BFloat16}
 # TMA takes a base and strides that are multiples of 16 bytes.
 TMA_BYTES = 16
 KINDS = ("score", "mask", "out")
+
+
+class Tensors(NamedTuple):
+    """q [B, Hq, Sq, D], k [B or 1, Hkv, Skv, D], v [B or 1, Hkv, Skv, Dv], out [B, Hq, Sq, Dv]: last stride 1, the other strides
+    and the base multiples of 16 bytes. lse: float32 [B, Hq, Sq], contiguous, natural logarithm."""
+
+    q: cute.Tensor
+    k: cute.Tensor
+    v: cute.Tensor
+    out: cute.Tensor
+    lse: cute.Tensor
+
+
+class Lists(NamedTuple):
+    """spans: (row_ptr int32[rows + 1], runs int32[n, 3] with n >= 1, batch stride, head stride), the strides in rows, 0 where
+    shared; None: no mask. work: int32[n, 6], a `flexfa4.schedule.WorkTile` each, in launch order; None: every row whole, in
+    natural order. parts: (float32[n, rows, Dv], float32[n, rows]), normalised partial outputs and their LSE; None: no splits."""
+
+    spans: Optional[tuple] = None
+    work: Optional[cute.Tensor] = None
+    parts: Optional[tuple] = None
+
+
+class Values(NamedTuple):
+    """Captured tensors and runtime scalars of the score, mask and out graph, in that order; None for none at all (an empty
+    tuple is no argument type of the DSL)."""
+
+    captures: Optional[tuple] = None
+    slots: Optional[tuple] = None
 
 
 @dataclass(frozen=True)
@@ -58,15 +76,16 @@ class Signature:
         """(score, mask, out)."""
         return tuple(parse(text) if text else None for text in (getattr(self.plan, kind) for kind in KINDS))
 
-    def share(self, kind: str, captures, slots) -> tuple[tuple, tuple]:
-        """The captures and slots of one graph out of the flat tuples (None for empty) that the kernel takes."""
+    def share(self, kind: str, values: Values) -> tuple[tuple, tuple]:
+        """The captures and slots of one graph."""
+        captures, slots = values.captures or (), values.slots or ()
         first_capture = first_slot = 0
         for name, graph in zip(KINDS, self.graphs):
             if graph is None:
                 continue
             more, others = len(graph.captures), len(graph.slots)
             if name == kind:
-                return (captures or ())[first_capture:first_capture + more], (slots or ())[first_slot:first_slot + others]
+                return captures[first_capture:first_capture + more], slots[first_slot:first_slot + others]
             first_capture, first_slot = first_capture + more, first_slot + others
         return (), ()
 
@@ -99,8 +118,8 @@ def fake_arguments(signature: Signature, env_stream: bool) -> tuple:
     captures = tuple(_fake_capture(c) for g in signature.graphs if g is not None for c in g.captures)
     slots = tuple(kind(0) for kind in signature.slot_types)
     stream = make_fake_stream(use_tvm_ffi_env_stream=env_stream)
-    # An empty tuple is no argument type of the DSL; None is.
-    return q, k, v, out, lse, Float32(0), spans, work, parts, Int32(0), captures or None, slots or None, stream
+    return (Tensors(q, k, v, out, lse), Float32(0), Lists(spans, work, parts), Int32(0),
+            Values(captures or None, slots or None), stream)
 
 
 def _fake_rows(element, shape: tuple) -> cute.Tensor:

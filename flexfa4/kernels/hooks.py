@@ -1,6 +1,6 @@
 """Device code: a Plan's graphs on a fragment of registers, each value computed at its level (`flexfa4.emit.emitter`).
 
-    hooks = Hooks(signature, captures, slots)      # in the kernel's body
+    hooks = Hooks(signature, values)              # in the kernel's body
     tile = hooks.tile(b=b, h=h)                    # a work item
     rows = tile.rows([q0, q1])                     # the rows that a thread owns, outside its loop over KV tiles
     rows.score(fragment, columns, scale)           # in the loop: fragment[i, j] is the score of row i and key columns[j]
@@ -21,7 +21,7 @@ from cutlass import Boolean, Float32, Int32
 from flexfa4.emit.emitter import Emitter, Scope
 from flexfa4.emit.values import select
 
-from .arguments import KINDS, Signature
+from .arguments import KINDS, Signature, Values
 from .carried import Fixed
 
 LOG2_E = math.log2(math.e)
@@ -31,10 +31,10 @@ LN_2 = math.log(2.0)
 class Hooks(Fixed):
     """The graphs of one kernel. Makes what needs no coordinate, so build it outside staged loops."""
 
-    def __init__(self, signature: Signature, captures: tuple | None, slots: tuple | None):
+    def __init__(self, signature: Signature, values: Values):
         plan = signature.plan
         self.emitters: dict[str, Emitter] = {
-            kind: Emitter(graph, *signature.share(kind, captures, slots), plan.precise, plan.assume)
+            kind: Emitter(graph, *signature.share(kind, values), plan.precise, plan.assume)
             for kind, graph in zip(KINDS, signature.graphs) if graph is not None
         }
 

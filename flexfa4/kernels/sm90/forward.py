@@ -1,14 +1,14 @@
 """The Hopper forward kernel: host function and kernel body, which hands each warp its role."""
 from __future__ import annotations
 
-from typing import Optional
+from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 from cutlass.cute.nvgpu import cpasync
 
-from ..arguments import ELEMENT, Signature
+from ..arguments import ELEMENT, Lists, Signature, Tensors, Values
 from ..barriers import Ring, Turn, barrier_pointers, initialise
 from ..hooks import Hooks
 from ..walk import Grid, start_walk, work_item
@@ -22,6 +22,15 @@ from .softmax import OnlineSoftmax, scale_rows
 HEAD_MATRIX = [2, 3, 1, 0]
 
 
+class Ends(NamedTuple):
+    """What a consumer needs beside its products: (TMA atom, tensor) of the output, the LSE, the number of keys, the scale."""
+
+    out: tuple
+    lse: cute.Tensor
+    kv_len: Int32
+    scale: Float32
+
+
 class Forward:
     """Callable with `arguments.fake_arguments(signature, ...)`; compile it with `cute.compile`."""
 
@@ -31,9 +40,8 @@ class Forward:
         self.element = ELEMENT[signature.plan.dtype]
 
     @cute.jit
-    def __call__(self, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, lse: cute.Tensor, scale: Float32,
-                 spans: Optional[tuple], work: Optional[cute.Tensor], parts: Optional[tuple], workers: Int32,
-                 captures: Optional[tuple], slots: Optional[tuple], stream):
+    def __call__(self, tensors: Tensors, scale: Float32, lists: Lists, workers: Int32, values: Values, stream):
+        q, k, v, out, lse = tensors
         shapes = Shapes(self.tiles, self.element)
         t = self.tiles
         load, store = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
@@ -43,48 +51,46 @@ class Forward:
         v_atom, v_tma = cpasync.make_tiled_tma_atom(load, _head_matrix(v), single[2], (t.kv_tile, t.head_dim_v))
         out_atom, out_tma = cpasync.make_tiled_tma_atom(store, _head_matrix(out), shapes.out, (GROUP_ROWS, t.head_dim_v))
         grid = Grid(cute.ceil_div(q.shape[2], t.rows), q.shape[1], cute.ceil_div(k.shape[2], t.kv_tile))
-        count = work.shape[0] if cutlass.const_expr(work is not None) else grid.q_tiles * grid.heads * q.shape[0]
-        self.kernel((q_atom, q_tma), (k_atom, k_tma), (v_atom, v_tma), (out_atom, out_tma), lse, scale, spans, work, parts,
-                    grid, Int32(count), captures, slots).launch(
+        count = lists.work.shape[0] if cutlass.const_expr(lists.work is not None) else grid.q_tiles * grid.heads * q.shape[0]
+        maps = (q_atom, q_tma), (k_atom, k_tma), (v_atom, v_tma), (out_atom, out_tma)
+        self.kernel(maps, lse, scale, lists, grid, Int32(count), values).launch(
             grid=(workers, 1, 1), block=(t.threads, 1, 1), stream=stream, min_blocks_per_mp=1)
 
     @cute.kernel
-    def kernel(self, q: tuple, k: tuple, v: tuple, out: tuple, lse: cute.Tensor, scale: Float32, spans: Optional[tuple],
-               work: Optional[cute.Tensor], parts: Optional[tuple], grid: Grid, count: Int32, captures: Optional[tuple],
-               slots: Optional[tuple]):
+    def kernel(self, maps: tuple, lse: cute.Tensor, scale: Float32, lists: Lists, grid: Grid, count: Int32, values: Values):
         t, shapes = self.tiles, Shapes(self.tiles, self.element)
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         barriers, *shared = shapes.allocate()
         pointers = barrier_pointers(t.barriers, barriers)
         if warp == 0:
-            for atom, _ in (q, k, v, out):
+            for atom, _ in maps:
                 cpasync.prefetch_descriptor(atom)
             with cute.arch.elect_one():
                 initialise(t.barriers, pointers)
             cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
         rings = [Ring.of(pointers, name, shapes.bytes(name)) for name in ("q", "k", "v")]
-        sources = [Source(atom, tensor, target) for (atom, tensor), target in zip((q, k, v), shared)]
+        sources = [Source(atom, tensor, target) for (atom, tensor), target in zip(maps[:3], shared)]
         if warp < 4:
             cute.arch.setmaxregister_decrease(t.registers[1])
             if warp == 0:
-                self.produce(Loader(*sources, *rings, t.consumers), work, spans, grid, count)
+                self.produce(Loader(*sources, *rings, t.consumers), lists, grid, count)
         else:
             cute.arch.setmaxregister_increase(t.registers[0])
-            hooks = Hooks(self.signature, captures, slots)
-            self.consume(shapes, rings, shared, out, lse, scale, hooks, (work, spans, grid, count),
-                         sources[1].tensor.shape[0])
+            hooks = Hooks(self.signature, values)
+            ends = Ends(maps[3], lse, sources[1].tensor.shape[0], scale)
+            self.consume(shapes, rings, shared, ends, hooks, (lists, grid, count))
 
     @cute.jit
-    def produce(self, loader: Loader, work, spans, grid: Grid, count: Int32):
+    def produce(self, loader: Loader, lists: Lists, grid: Grid, count: Int32):
         index = cute.arch.block_idx()[0]
         step = cute.arch.grid_dim()[0]
         kv_heads, kv_batch = loader.k.tensor.shape[2], loader.k.tensor.shape[3]
         group = grid.heads // kv_heads
         q_turn, turn = Turn.first(1), Turn.first(self.tiles.kv_stages)
         while index < count:
-            item = work_item(index, work, grid)
-            walk = start_walk(item, spans, grid, self.signature.plan.split)
+            item = work_item(index, lists.work, grid)
+            walk = start_walk(item, lists.spans, grid, self.signature.plan.split)
             batch = item.batch if kv_batch > 1 else Int32(0)
             loader.queries(item, q_turn)
             q_turn = q_turn.next()
@@ -92,38 +98,37 @@ class Forward:
             index += step
 
     @cute.jit
-    def consume(self, shapes: Shapes, rings: list, shared: list, out: tuple, lse, scale, hooks: Hooks, walks: tuple,
-                kv_len):
-        work, spans, grid, count = walks
+    def consume(self, shapes: Shapes, rings: list, shared: list, ends: Ends, hooks: Hooks, walks: tuple):
+        lists, grid, count = walks
         t = self.tiles
         thread_in_cta = cute.arch.thread_idx()[0]
         group = cute.arch.make_warp_uniform(thread_in_cta // GROUP_THREADS - 1)
         thread = thread_in_cta % GROUP_THREADS
         products = self.products(shapes, shared, group)
-        softmax = OnlineSoftmax(hooks.softmax_scale(scale))
+        softmax = OnlineSoftmax(hooks.softmax_scale(ends.scale))
         place = cute.recast_ptr(shared[0][None, None, group].iterator, shapes.out.inner, dtype=self.element)
         out_shared = cute.make_tensor(place, shapes.out.outer)
-        sink = Sink(*out, out_shared, products.values)
+        sink = Sink(*ends.out, out_shared, products.values)
         row, column = coordinates(thread)
-        columns = Columns(Int32(column), t.kv_tile, Int32(kv_len))
+        columns = Columns(Int32(column), t.kv_tile, Int32(ends.kv_len))
         q_turn, turn = Turn.first(1), Turn.first(t.kv_stages)
         index, step = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
         while index < count:
-            item = work_item(index, work, grid)
-            walk = start_walk(item, spans, grid, self.signature.plan.split)
+            item = work_item(index, lists.work, grid)
+            walk = start_walk(item, lists.spans, grid, self.signature.plan.split)
             tile = item.q_tile * t.consumers + group
             positions = [tile * GROUP_ROWS + row, tile * GROUP_ROWS + row + 8]
             rows = hooks.tile(item.batch, item.head).rows(positions)
             # Also where no tile follows: the output takes the queries' place.
             rings[0].wait(q_turn)
             if walk.valid:
-                turn = attend(products, (rings[1], rings[2]), rows, columns, softmax, walk, scale, turn)
+                turn = attend(products, (rings[1], rings[2]), rows, columns, softmax, walk, ends.scale, turn)
             else:
                 softmax.reset()
                 products.out.fill(0.0)
             inverses, lses = softmax.finish()
             scale_rows(rows_and_columns(products.out), inverses)
-            store_lse(lse, item, positions, lses, thread)
+            store_lse(ends.lse, item, positions, lses, thread)
             store_out(sink, products.out, item, tile, thread, group)
             rings[0].release(q_turn)
             q_turn = q_turn.next()
