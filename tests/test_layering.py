@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "emit": ("errors ir facts plan", "cutlass"),
     "kernels": ("errors ir facts plan schedule emit", "cutlass"),
     "engines": ("errors ir interpret facts sparsity", "torch numpy"),
-    "runtime": ("errors ir interpret facts trace sparsity schedule plan engines", "torch numpy"),
+    "runtime": ("errors ir interpret facts trace sparsity schedule plan engines kernels", "torch numpy cutlass"),
     "reference": ("", "torch"),
     "validate": ("errors ir sparsity", "torch"),
     "debug": ("errors reference sparsity validate", "torch"),

@@ -15,7 +15,7 @@ from ..walk import Grid, start_walk, work_item
 from .consumer import Columns, Products, attend
 from .epilogue import Sink, store_lse, store_out
 from .load import Loader, Source, load_item
-from .shapes import GROUP_ROWS, GROUP_THREADS, Shapes, coordinates, rows_and_columns, transposed
+from .shapes import GROUP_ROWS, GROUP_THREADS, Shapes, column_offsets, coordinates, rows_and_columns, transposed
 from .softmax import OnlineSoftmax, scale_rows
 
 # [B, H, S, D] -> [S, D, H, B]: a head's matrix first.
@@ -128,6 +128,7 @@ class Forward:
                 products.out.fill(0.0)
             inverses, lses = softmax.finish()
             scale_rows(rows_and_columns(products.out), inverses)
+            rows.out(rows_and_columns(products.out), [Int32(column + o) for o in column_offsets(t.head_dim_v)], lses)
             store_lse(ends.lse, item, positions, lses, thread)
             store_out(sink, products.out, item, tile, thread, group)
             rings[0].release(q_turn)

@@ -1,0 +1,127 @@
+"""Compiles the GPU kernels, once for each signature, and launches them. The only module of the runtime that imports the compiler;
+`engine.kernels()` imports it when the first call needs it."""
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Callable, Sequence
+
+import cutlass.cute as cute
+import torch
+from torch import Tensor
+
+from flexfa4.ir.bound import BoundGraph
+from flexfa4.kernels.arguments import TMA_BYTES, Signature, fake_arguments
+from flexfa4.kernels.sm90.forward import Forward as Sm90Kernel
+from flexfa4.plan import Plan
+from flexfa4.sparsity import Spans
+
+_KERNELS = {"sm90": (Sm90Kernel, "sm_90a")}
+_OPTIONS = "--enable-tvm-ffi --gpu-arch {}"
+
+_compiled: dict[Signature, Callable] = {}
+_lock = threading.Lock()
+
+
+def compiled(signature: Signature) -> Callable:
+    """The host function of a kernel. Compiles without a GPU; a cached one is found by its signature."""
+    found = _compiled.get(signature)
+    if found is None:
+        with _lock:
+            found = _compiled.get(signature)
+            if found is None:
+                kernel, arch = _KERNELS[signature.plan.arch]
+                arguments = fake_arguments(signature, env_stream=True)
+                found = _compiled[signature] = cute.compile(kernel(signature), *arguments, options=_OPTIONS.format(arch))
+    return found
+
+
+def compile_count() -> int:
+    """How many kernels this process has compiled."""
+    return len(_compiled)
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """What a launch reads from device memory besides the inputs. row_ptr, runs, batch_stride, head_stride: the mask's spans
+    (`flexfa4.kernels.arguments.Lists`), None without a mask; work: int32 [n, 6], None for the natural order."""
+
+    row_ptr: Tensor | None = None
+    runs: Tensor | None = None
+    batch_stride: int = 0
+    head_stride: int = 0
+    work: Tensor | None = None
+
+
+def lists(spans: Spans | None, work: Tensor | None = None) -> Lists:
+    """Of a mask's spans at the plan's tiles, on the device of the call."""
+    if spans is None:
+        return Lists(work=work)
+    runs = spans.runs if spans.runs.shape[0] else torch.zeros(1, 3, dtype=torch.int32, device=spans.device)
+    per_batch = spans.Hm * spans.q_tiles if spans.Bm > 1 else 0
+    return Lists(spans.row_ptr, runs, per_batch, spans.q_tiles if spans.Hm > 1 else 0, work)
+
+
+def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequence[BoundGraph | None], lists: Lists = Lists(),
+            workers: int | None = None, argument: Callable = lambda t: t) -> tuple[Tensor, Tensor]:
+    """(out, lse) of q, k, v by the kernel of `plan`, on the current stream.
+
+    bounds: score, mask and out, those that the plan has. workers: CTAs, default one a work item. `argument` turns a tensor into
+    what the compiled function takes (an emulated device wraps them).
+    """
+    query, key, value = (aligned(t) for t in tensors)
+    signature = Signature(plan, lists.row_ptr is not None, lists.work is not None)
+    function = compiled(signature)
+    out, lse = _outputs(query, value.shape[3])
+    spans = None
+    if lists.row_ptr is not None:
+        spans = (argument(lists.row_ptr), argument(lists.runs), lists.batch_stride, lists.head_stride)
+    work = None if lists.work is None else argument(lists.work)
+    if workers is None:
+        items = -(-query.shape[2] // plan.tiles.rows) * query.shape[0] * query.shape[1]
+        workers = items if lists.work is None else lists.work.shape[0]
+    captures, slots = _values(bounds, query.device)
+    function(tuple(map(argument, (query, key, value, out, lse))), scale, (spans, work, None), workers,
+             (tuple(map(argument, captures)) or None, slots or None))
+    return out, lse
+
+
+def _outputs(query: Tensor, dim_v: int) -> tuple[Tensor, Tensor]:
+    """New out and lse; out's rows are padded to what TMA can write."""
+    shape = query.shape[:3]
+    padded = padded_columns(dim_v, query.element_size())
+    out = torch.empty(*shape, padded, dtype=query.dtype, device=query.device)[..., :dim_v]
+    return out, torch.empty(shape, dtype=torch.float32, device=query.device)
+
+
+def padded_columns(columns: int, element_bytes: int) -> int:
+    step = TMA_BYTES // element_bytes
+    return -(-columns // step) * step
+
+
+def aligned(t: Tensor) -> Tensor:
+    """`t` [B, H, S, D] itself where TMA can read it: last stride 1, a base and other strides of whole 16 bytes; else a copy."""
+    step = TMA_BYTES // t.element_size()
+    fits = t.stride(3) == 1 and t.data_ptr() % TMA_BYTES == 0
+    if fits and all(stride % step == 0 for stride, size in zip(t.stride()[:3], t.shape) if size > 1):
+        if all(stride % step == 0 for stride in t.stride()[:3]):
+            return t.detach()
+        # A dimension of extent 1 may have any stride: give it one that TMA takes.
+        return t.detach().as_strided(t.shape, tuple(s if s % step == 0 else step for s in t.stride()[:3]) + (1,))
+    columns = t.shape[3]
+    room = torch.empty(*t.shape[:3], padded_columns(columns, t.element_size()), dtype=t.dtype, device=t.device)[..., :columns]
+    return room.copy_(t.detach())
+
+
+def _values(bounds: Sequence[BoundGraph | None], device: torch.device) -> tuple[tuple, tuple]:
+    """Captures and literals of score, mask, out as kernel arguments: bools as bytes, 0-d tensors as one element."""
+    captures, slots = [], []
+    for bound in bounds:
+        if bound is None:
+            continue
+        for t in bound.tensors:
+            t = t.detach().to(device)
+            t = t.view(torch.uint8) if t.dtype is torch.bool else t
+            captures.append(t.reshape(1) if t.dim() == 0 else t)
+        slots.extend(int(x) if isinstance(x, bool) else x for x in bound.literals)
+    return tuple(captures), tuple(slots)

@@ -1,0 +1,155 @@
+"""Run by test_sm90.py in a process of its own (arguments: names of cases, or i/n for a share): the Hopper forward in the emulator against dense float64 attention.
+
+Prints one JSON list, a row for each run: what it was, the largest errors, and the emulator's findings."""
+import json
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
+
+warnings.simplefilter("ignore")
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS)]
+WANTED = sys.argv[1:]
+sys.argv = sys.argv[:1]  # the DSL parses the options of the process
+import conftest  # noqa: E402, F401
+from flexfa4 import emulator  # noqa: E402
+
+emulator.prepare("sm_90a")
+import torch  # noqa: E402
+
+from flexfa4 import create_block_mask, mods, reference  # noqa: E402
+from flexfa4.runtime import engine, kernels  # noqa: E402
+from flexfa4.schedule import Work, make_schedule  # noqa: E402
+from flexfa4.trace import bind  # noqa: E402
+
+torch.set_num_threads(1)
+COMPLETIONS = ("immediate", "random", "late")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call. lengths: (q, kv); heads: (query, key). ordered: with a work list in the schedule's order; workers: CTAs, None
+    for one a work item."""
+
+    name: str
+    lengths: tuple = (200, 300)
+    heads: tuple = (2, 1)
+    dims: tuple = (128, 128)
+    batch: int = 1
+    dtype: torch.dtype = torch.bfloat16
+    score_mod: Callable | None = None
+    mask_mod: Callable | None = None
+    out_mod: Callable | None = None
+    ordered: bool = False
+    workers: int | None = None
+    runs: int = 3
+
+
+def inputs(case: Case):
+    g = torch.Generator().manual_seed(0)
+
+    def make(heads, length, dim):
+        return torch.randn(case.batch, heads, length, dim, generator=g).to(case.dtype)
+
+    return (make(case.heads[0], case.lengths[0], case.dims[0]), make(case.heads[1], case.lengths[1], case.dims[0]),
+            make(case.heads[1], case.lengths[1], case.dims[1]))
+
+
+def lists_of(case: Case, plan) -> kernels.Lists:
+    spans = None
+    if case.mask_mod is not None:
+        mask = create_block_mask(case.mask_mod, case.batch, case.heads[0], *case.lengths)
+        spans = mask.spans(plan.tiles.rows, plan.tiles.kv_tile)
+    return kernels.lists(spans, work_of(case, spans) if case.ordered else None)
+
+
+def work_of(case: Case, spans):
+    work = Work(spans.row_ptr.numpy(), spans.runs.numpy(), case.batch, *case.heads, spans.Bm, spans.Hm)
+    return torch.from_numpy(make_schedule(work, 2, split=False).tiles)
+
+
+def run(case: Case) -> list[dict]:
+    q, k, v = inputs(case)
+    scale = case.dims[0] ** -0.5
+    bounds = [None if mod is None else bind(mod, kind)
+              for mod, kind in ((case.score_mod, "score"), (case.mask_mod, "mask"), (case.out_mod, "out"))]
+    choice = engine.choose("sm90", q, k, v, scale, bounds)
+    assert choice.plan is not None, choice.reason
+    lists = lists_of(case, choice.plan)
+    out64, lse64 = reference.attention(q, k, v, case.score_mod, case.mask_mod, scale, case.out_mod)
+    rows = []
+    for seed in range(case.runs):
+        completion = COMPLETIONS[seed % 3]
+        with emulator.device("sm_90a", seed=seed, completion=completion) as dev:
+            out, lse = kernels.forward(choice.plan, (q, k, v), scale, bounds, lists, case.workers, dev.tensor)
+        rows.append(dict(case=case.name, seed=seed, completion=completion, findings=dev.findings, launches=len(dev.launches),
+                         half=str(case.dtype).split(".")[1], largest=out64.abs().max().item(),
+                         out=error(out, out64), lse=error(lse, lse64)))
+    return rows
+
+
+def error(got, want) -> float:
+    """The largest absolute error; infinite where NaN or infinities differ."""
+    got, want = got.double(), want.double()
+    same = got == want
+    difference = (got - want).abs().masked_fill(same, 0.0)
+    return float("inf") if torch.isnan(difference).any() else difference.max().item()
+
+
+def gallery() -> list[Case]:
+    """Every mod of the gallery at a length that no tile divides, in work list order every other time."""
+    cases = []
+    for i, entry in enumerate(mods.GALLERY):
+        example = entry(seq_len=330, heads=4, kv_heads=2, batch=2)
+        made = {name: mod for name, mod in example.make().items() if name.endswith("_mod")}
+        cases.append(Case(f"mod {entry.name}", (example.q_len, example.kv_len), (4, 2), batch=2, dims=(64, 64),
+                          ordered=i % 2 == 0 and made["mask_mod"] is not None, workers=3, runs=2, **made))
+    return cases
+
+
+def nothing(b, h, q, kv):
+    return (q < 0) | (kv < 0)
+
+
+def upper_half(b, h, q, kv):
+    """Query tiles without keys, with a few, and with all."""
+    return q < kv - 150
+
+
+CASES = [
+    Case("plain"),
+    Case("plain, few CTAs", workers=2),
+    Case("causal", mask_mod=mods.causal_mask, lengths=(300, 300)),
+    Case("causal in order", mask_mod=mods.causal_mask, lengths=(300, 300), ordered=True, workers=2),
+    Case("nothing seen", mask_mod=nothing, workers=1),
+    Case("rows without keys", mask_mod=upper_half, workers=1),
+    Case("one query, one key", (1, 1)),
+    Case("one query", (1, 500), (8, 2)),
+    Case("one key", (200, 1)),
+    Case("whole tiles", (256, 256)),
+    Case("a row more than a tile", (129, 129), mask_mod=mods.causal_mask),
+    Case("a row less than a tile", (127, 127), mask_mod=mods.causal_mask),
+    Case("many tiles", (64, 1500), (1, 1)),
+    Case("fp16", dtype=torch.float16, score_mod=mods.tanh_softcap(2.0)),
+    Case("D=64", dims=(64, 64), lengths=(400, 300), mask_mod=mods.causal_mask),
+    Case("D=96", dims=(96, 96)),
+    Case("D=192, 128", dims=(192, 128)),
+    Case("D=256", dims=(256, 256)),
+    Case("D=40", dims=(40, 40)),
+    Case("D=31, 17", dims=(31, 17)),
+    *gallery(),
+]
+
+
+def chosen(words: list[str]) -> list[Case]:
+    """Cases by name, or share "i/n" of all, or all."""
+    if words and "/" in words[0]:
+        share, shares = map(int, words[0].split("/"))
+        return CASES[share::shares]
+    return [case for case in CASES if not words or case.name in words]
+
+
+if __name__ == "__main__":
+    print(json.dumps([row for case in chosen(WANTED) for row in run(case)]))
