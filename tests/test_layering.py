@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "emit": ("errors ir facts plan", "cutlass"),
     "kernels": ("errors ir facts plan schedule emit", "cutlass"),
     "engines": ("errors ir interpret facts sparsity", "torch numpy"),
-    "runtime": ("errors ir interpret facts trace sparsity schedule plan engines kernels", "torch numpy cutlass"),
+    "runtime": ("errors ir interpret facts trace sparsity schedule plan engines", "torch numpy"),
     "reference": ("", "torch"),
     "validate": ("errors ir sparsity", "torch"),
     "debug": ("errors reference sparsity validate", "torch"),
@@ -34,6 +34,8 @@ MAY_IMPORT = {
     "cli": ("*", "torch numpy matplotlib"),
     "__init__": ("", ""),
 }
+# The one module of a part that may import more: (parts, packages)
+MAY_IMPORT_TOO = {"flexfa4.runtime.kernels": ("kernels", "cutlass")}
 LAZY_PARTS = {"cli", "demo", "emulator"}  # may import inside a function; elsewhere only the optional matplotlib is
 
 
@@ -68,7 +70,8 @@ def imports_of(source: str, module: str, is_package: bool) -> list[tuple[str, bo
 def offences(source: str, module: str, is_package: bool = False) -> list[str]:
     """What a file does against the table, one line each."""
     part = part_of(module)
-    inner, outer = (set(words.split()) for words in MAY_IMPORT[part])
+    more = MAY_IMPORT_TOO.get(module, ("", ""))
+    inner, outer = ({*words.split(), *extra.split()} for words, extra in zip(MAY_IMPORT[part], more))
     bad = []
     for name, lazy, line in imports_of(source, module, is_package):
         top = name.split(".")[0]
@@ -104,6 +107,8 @@ def test_every_part_has_a_row():
 
 def test_no_cycle_in_the_table():
     below = {part: set(inner.replace("*", "").split()) for part, (inner, _) in MAY_IMPORT.items()}
+    for module, (inner, _) in MAY_IMPORT_TOO.items():
+        below[part_of(module)] |= set(inner.split())
     while below:
         leaves = {part for part, targets in below.items() if not targets & below.keys()}
         assert leaves, f"these import each other: {sorted(below)}"

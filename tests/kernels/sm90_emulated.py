@@ -1,6 +1,6 @@
-"""Run by test_sm90.py in a process of its own (arguments: names of cases, or i/n for a share): the Hopper forward in the emulator against dense float64 attention.
+"""The Hopper forward in the emulator against dense float64 attention; run by test_sm90.py, in processes of its own.
 
-Prints one JSON list, a row for each run: what it was, the largest errors, and the emulator's findings."""
+Arguments: names of cases, or i/n for a share of them. Prints one JSON list, a row for each run: what it was, the largest errors, and the emulator's findings."""
 import json
 import sys
 import warnings
