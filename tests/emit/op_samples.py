@@ -5,6 +5,7 @@ from __future__ import annotations
 from flexfa4.ir import Capture, DType, Graph, Op, cast, const, node
 from flexfa4.ir.graph import B, D, H, KV, LSE, OUT, Q, SCORE
 from flexfa4.ir.ops import (
+    ARITHMETIC,
     BITWISE,
     COMPARISONS,
     FLOAT_BINARY,
@@ -48,17 +49,22 @@ def _slot(dtype: DType) -> Graph:
     return Graph("score", node(Op.ADD, (SCORE, cast(node(Op.SLOT, (), dtype, 0), F32)), F32), (), (dtype,))
 
 
+def _in_order(ops) -> list[Op]:
+    """Workers of one test run must collect the tests in the same order, which that of a set is not."""
+    return sorted(ops, key=lambda op: op.value)
+
+
 def samples() -> dict[str, Graph]:
     """Name -> graph; every member of Op occurs as the first word of a name."""
     found: dict[str, Graph] = {}
     slot = node(Op.SLOT, (), F32, 0)
-    for op in (*INDEX_LEAVES, *FLOAT_LEAVES):
+    for op in _in_order(INDEX_LEAVES | FLOAT_LEAVES):
         found[f"{op!r}"] = _leaf(op)
-    for op in FLOAT_UNARY | {Op.NEG, Op.ABS, Op.SIGN}:
+    for op in _in_order(FLOAT_UNARY | {Op.NEG, Op.ABS, Op.SIGN}):
         found[f"{op!r} f32"] = Graph("score", node(op, (SCORE,), F32))
-    for op in FLOAT_BINARY | {Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.MOD, Op.TRUNCDIV, Op.FMOD, Op.POW, Op.MIN, Op.MAX}:
+    for op in _in_order(FLOAT_BINARY | ARITHMETIC):
         found[f"{op!r} f32"] = Graph("score", node(op, (SCORE, slot), F32), (), (F32,))
-    for op in (
+    for op in _in_order(
         {Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.MOD, Op.TRUNCDIV, Op.FMOD, Op.MIN, Op.MAX, Op.NOT} | BITWISE | NUMBER_UNARY
     ):
         for dtype in (I32, I64, DType.I8, DType.U8):
@@ -67,13 +73,13 @@ def samples() -> dict[str, Graph]:
     found["pow i32 run-time exponent"] = _scored(
         node(Op.POW, (cast(KV, I32), cast(node(Op.MOD, (H, const(7, I64)), I64), I32)), I32)
     )
-    for op in SHIFTS:
+    for op in _in_order(SHIFTS):
         found[f"{op!r} static"] = _scored(node(op, (SIGNED, const(3, I64)), I64))
         found[f"{op!r} run-time"] = _scored(node(op, (cast(SIGNED, I32), cast(H, I32)), I32))
-    for op in COMPARISONS:
+    for op in _in_order(COMPARISONS):
         found[f"{op!r} i64"] = Graph("mask", node(op, (SIGNED, H), BOOL))
         found[f"{op!r} f32"] = Graph("mask", node(op, (cast(Q, F32), cast(KV, F32)), BOOL))
-    for op in BITWISE:
+    for op in _in_order(BITWISE):
         found[f"{op!r} bool"] = Graph("mask", node(op, (LIKELY, node(Op.LT, (KV, H), BOOL)), BOOL))
     found["not bool"] = Graph("mask", node(Op.NOT, (LIKELY,), BOOL))
     found["where f32"] = Graph("score", node(Op.WHERE, (LIKELY, SCORE, const(float("-inf"), F32)), F32))
@@ -87,7 +93,7 @@ def samples() -> dict[str, Graph]:
     for rank in (0, 1, 3):
         found[f"load rank {rank}"] = _load(F32, rank)
     found["const f32"] = Graph("score", node(Op.MUL, (SCORE, const(2.0, F32)), F32))
-    for op in FLOAT_TESTS:
+    for op in _in_order(FLOAT_TESTS):
         found[f"{op!r} f32"] = _scored(cast(node(op, (SCORE,), BOOL), F32))
     found["mul bf16"] = _scored(node(Op.MUL, (cast(SCORE, DType.BF16), cast(Q, DType.BF16)), DType.BF16))
     return found
