@@ -13,7 +13,8 @@ from flexfa4.engines.tiled.tiles import KV_TILE, query_tile
 from flexfa4.errors import ShapeError, UnsupportedError
 from flexfa4.ir import DType, Op
 from flexfa4.ir.bound import BoundGraph
-from flexfa4.runtime import Attention, attention, compiled
+from flexfa4.plan import Plan
+from flexfa4.runtime import Attention, attention, compiled, engine
 from flexfa4.runtime.programs import Layout
 from flexfa4.sparsity import BlockMask, and_masks
 from flexfa4.trace import bind
@@ -56,23 +57,29 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     if torch.compiler.is_dynamo_compiling():
         out, lse = _traced_by_dynamo((query, key, value), (score_mod, block_mask, mask_mod, out_mod), scale)
     else:
-        call = _prepare(query, key, (score_mod, block_mask, mask_mod, out_mod), scale)
+        call = _prepare((query, key, value), (score_mod, block_mask, mask_mod, out_mod), scale)
         out, lse = attention(query, key, value, call)
     if return_aux is not None:
         return out, AuxOutput(lse=lse if want_lse else None)
     return (out, lse) if return_lse else out
 
 
-def _prepare(query: Tensor, key: Tensor, mods: tuple, scale: float) -> Attention:
+def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) -> Attention:
+    query, key, _ = tensors
     score_mod, block_mask, mask_mod, out_mod = mods
     float_type = DType.F64 if query.dtype is torch.float64 else DType.F32
     score = None if score_mod is None else bind(score_mod, "score", float_type)
     hook = None if out_mod is None else bind(out_mod, "out", float_type)
-    mask, layout, spans = _mask(block_mask, mask_mod, query, key)
+    mask, block_mask = _mask(block_mask, mask_mod, query, key)
     for bound in (score, mask, hook):
         if bound is not None:
             check_captures(bound, query.device)
-    return Attention(score, mask, hook, layout, spans, scale)
+    plan = engine.choose(engine.architecture(query.device), *tensors, scale, (score, mask, hook)).plan
+    if mask is None:
+        return Attention(score, mask, hook, None, None, scale, plan)
+    layout = _layout(mask, query, key, plan)
+    spans = None if block_mask is None else block_mask.spans(layout.q_tile, layout.kv_tile, device="cpu")
+    return Attention(score, mask, hook, layout, spans, scale, plan)
 
 
 def _traced_by_dynamo(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) -> tuple[Tensor, Tensor]:
@@ -89,28 +96,27 @@ def _traced_by_dynamo(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale
     return compiled.call(tensors, (score_mod, mask_mod, out_mod), scale, tiles)
 
 
-def _mask(block_mask, mask_mod, query: Tensor, key: Tensor) -> tuple[BoundGraph | None, Layout | None, tuple[Tensor, ...]]:
-    """The mask's graph, its tiles, and its spans where a BlockMask keeps them."""
+def _mask(block_mask, mask_mod, query: Tensor, key: Tensor) -> tuple[BoundGraph | None, BlockMask | None]:
+    """The mask's graph, and the BlockMask that keeps its spans, if one does."""
     if block_mask is None and mask_mod is None:
-        return None, None, ()
+        return None, None
     if block_mask is not None:
         block_mask = _ours(block_mask)
         block_mask.check_fresh()
         check_mask(block_mask, query, key)
     if mask_mod is not None:
         both = mask_mod if block_mask is None else and_masks(block_mask.mask_mod, mask_mod)
-        bound = bind(both, "mask")
-        return bound, _layout(bound, query, key), ()
-    layout = _layout(block_mask.bound, query, key)
-    spans = block_mask.spans(layout.q_tile, layout.kv_tile)
-    return block_mask.bound, layout, (spans.row_ptr, spans.runs)
+        return bind(both, "mask"), None
+    return block_mask.bound, block_mask
 
 
-def _layout(bound: BoundGraph, query: Tensor, key: Tensor) -> Layout:
+def _layout(bound: BoundGraph, query: Tensor, key: Tensor, plan: Plan | None) -> Layout:
     per_batch, per_head = bound.graph.uses(Op.B), bound.graph.uses(Op.H)
+    batches, heads = query.shape[0] if per_batch else 1, query.shape[1] if per_head else 1
+    if plan is not None:
+        return Layout(plan.tiles.rows, plan.tiles.kv_tile, batches, heads)
     group = 1 if per_head else query.shape[1] // key.shape[1]
-    tile = query_tile(query.shape[2], group)
-    return Layout(tile, KV_TILE, query.shape[0] if per_batch else 1, query.shape[1] if per_head else 1)
+    return Layout(query_tile(query.shape[2], group), KV_TILE, batches, heads)
 
 
 def _ours(mask) -> BlockMask:

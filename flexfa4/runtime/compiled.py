@@ -92,7 +92,7 @@ def _attend(body: torch.fx.GraphModule, *tensors):
     bound = [None if part is None else trace(run.function(part, kind), kind, float_type)
              for part, kind in zip(parts, ("score", "mask", "out"))]
     layout = _layout(bound[1], q, tiles)
-    return attention(q, k, v, Attention(bound[0], bound[1], bound[2], layout, (), float(scale)))
+    return attention(q, k, v, Attention(bound[0], bound[1], bound[2], layout, None, float(scale)))
 
 
 def _layout(mask: BoundGraph | None, query: Tensor, tiles) -> Layout | None:

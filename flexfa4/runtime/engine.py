@@ -1,8 +1,11 @@
 """Which engine runs a call: a GPU kernel where one fits, else the tiled engine, with the reason. Imports no compiler."""
 from __future__ import annotations
 
+import importlib
+import warnings
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from types import ModuleType
 from typing import Sequence
 
 import torch
@@ -61,3 +64,15 @@ def _plan(arch: str, dtype: DType, head_dim: int, head_dim_v: int, graphs: tuple
     except BudgetError as error:
         return Choice(None, str(error))
     return Choice(plan)
+
+
+@cache
+def kernels() -> ModuleType:
+    """`runtime.kernels`, which imports the compiler: at the first call that needs it, not before."""
+    return importlib.import_module("flexfa4.runtime.kernels")
+
+
+@cache
+def announce(reason: str) -> None:
+    """Says once why calls on a GPU go to the tiled engine."""
+    warnings.warn(f"flex_attention runs on the tiled engine, which is slower than a kernel: {reason}", stacklevel=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import Callable, Sequence
 
 import cutlass.cute as cute
@@ -14,7 +13,8 @@ from flexfa4.ir.bound import BoundGraph
 from flexfa4.kernels.arguments import TMA_BYTES, Signature, fake_arguments
 from flexfa4.kernels.sm90.forward import Forward as Sm90Kernel
 from flexfa4.plan import Plan
-from flexfa4.sparsity import Spans
+
+from .lists import NO_MASK, Lists
 
 _KERNELS = {"sm90": (Sm90Kernel, "sm_90a")}
 _OPTIONS = "--enable-tvm-ffi --gpu-arch {}"
@@ -41,28 +41,7 @@ def compile_count() -> int:
     return len(_compiled)
 
 
-@dataclass(frozen=True, eq=False)
-class Lists:
-    """What a launch reads from device memory besides the inputs. row_ptr, runs, batch_stride, head_stride: the mask's spans
-    (`flexfa4.kernels.arguments.Lists`), None without a mask; work: int32 [n, 6], None for the natural order."""
-
-    row_ptr: Tensor | None = None
-    runs: Tensor | None = None
-    batch_stride: int = 0
-    head_stride: int = 0
-    work: Tensor | None = None
-
-
-def lists(spans: Spans | None, work: Tensor | None = None) -> Lists:
-    """Of a mask's spans at the plan's tiles, on the device of the call."""
-    if spans is None:
-        return Lists(work=work)
-    runs = spans.runs if spans.runs.shape[0] else torch.zeros(1, 3, dtype=torch.int32, device=spans.device)
-    per_batch = spans.Hm * spans.q_tiles if spans.Bm > 1 else 0
-    return Lists(spans.row_ptr, runs, per_batch, spans.q_tiles if spans.Hm > 1 else 0, work)
-
-
-def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequence[BoundGraph | None], lists: Lists = Lists(),
+def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequence[BoundGraph | None], lists: Lists = NO_MASK,
             workers: int | None = None, argument: Callable = lambda t: t) -> tuple[Tensor, Tensor]:
     """(out, lse) of q, k, v by the kernel of `plan`, on the current stream.
 

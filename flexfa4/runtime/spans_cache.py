@@ -12,6 +12,7 @@ from collections import OrderedDict
 import torch
 
 from flexfa4.ir.bound import BoundGraph
+from flexfa4.sparsity import Spans
 from flexfa4.sparsity.build import build_spans
 from flexfa4.sparsity.spans import Tiling
 
@@ -19,12 +20,12 @@ from .programs import Layout
 
 _KEPT = 32
 
-_entries: "OrderedDict[tuple, tuple[tuple, tuple[torch.Tensor, torch.Tensor]]]" = OrderedDict()
+_entries: "OrderedDict[tuple, tuple[tuple, Spans]]" = OrderedDict()
 _lock = threading.Lock()
 
 
-def spans_of(bound: BoundGraph, layout: Layout, q_len: int, kv_len: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(row_ptr, runs) of a mask at the layout's tiles, on the CPU.
+def spans_of(bound: BoundGraph, layout: Layout, q_len: int, kv_len: int) -> Spans:
+    """The spans of a mask at the layout's tiles, on the CPU.
 
     Raises LookupOutOfRange where the mask reads past a capture on a position that it does not mask away itself.
     """
@@ -35,13 +36,12 @@ def spans_of(bound: BoundGraph, layout: Layout, q_len: int, kv_len: int) -> tupl
         return entry[1]
     tiling = Tiling(layout.q_tile, layout.kv_tile, q_len, kv_len, layout.batches, layout.heads)
     spans, _ = build_spans(bound, tiling)
-    found = (spans.row_ptr, spans.runs)
     with _lock:
-        _entries[key] = (tuple((weakref.ref(t), t._version, t.data_ptr()) for t in bound.tensors), found)
+        _entries[key] = (tuple((weakref.ref(t), t._version, t.data_ptr()) for t in bound.tensors), spans)
         _entries.move_to_end(key)
         while len(_entries) > _KEPT:
             _entries.popitem(last=False)
-    return found
+    return spans
 
 
 def _same(seen: tuple, tensor: torch.Tensor) -> bool:

@@ -4,7 +4,7 @@ Their arguments are tensors, numbers and text, so torch.compile, export and a ca
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,7 +12,11 @@ from torch import Tensor
 from flexfa4.engines import tiled
 from flexfa4.errors import UnsupportedError
 from flexfa4.ir.bound import BoundGraph
+from flexfa4.plan import Plan
+from flexfa4.sparsity import Spans
 
+from . import engine
+from .lists import NO_MASK, Lists, lists_of
 from .programs import Layout, Programs, decode, encode
 from .spans_cache import spans_of
 
@@ -27,24 +31,47 @@ LIBRARY.define(
 
 @dataclass(frozen=True)
 class Attention:
-    """One call: what it computes besides the tensors. `spans` is (row_ptr, runs), or () where the op is to build them."""
+    """One call: what it computes besides the tensors. `spans` are those of the mask at the layout's tiles, on the CPU, or None
+    where they are to be built; plan: of the kernel that runs it, None for the tiled engine."""
 
     score: BoundGraph | None
     mask: BoundGraph | None
     out: BoundGraph | None
     layout: Layout | None
-    spans: tuple[Tensor, ...]
+    spans: Spans | None
     scale: float
+    plan: Plan | None = None
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tuple[Tensor, Tensor]:
-    """(out, lse) through the registered op; arguments are taken as validated."""
+    """(out, lse); arguments are taken as validated. Through the registered op, but where a kernel runs the call and nothing
+    looks on, straight to the kernel."""
     bound = [b for b in (call.score, call.mask, call.out) if b is not None]
     captures = [t for b in bound for t in b.tensors]
+    if call.plan is not None and _plain((query, key, value, *captures)):
+        lists = _lists(call.plan, call.mask, call.layout, call.spans, query, key)
+        return engine.kernels().forward(call.plan, (query, key, value), call.scale, (call.score, call.mask, call.out), lists)
     literals = [x for b in bound for x in b.literals]
     programs = encode(call.score, call.mask, call.out, call.layout)
-    out, lse, _ = torch.ops.flexfa4.attention(query, key, value, captures, list(call.spans), literals, programs, call.scale)
+    spans = [] if call.spans is None else [call.spans.row_ptr, call.spans.runs]
+    out, lse, _ = torch.ops.flexfa4.attention(query, key, value, captures, spans, literals, programs, call.scale)
     return out, lse
+
+
+def _plain(tensors: tuple[Tensor, ...]) -> bool:
+    """Whether no gradient is wanted and no mode or subclass of torch is to see the op."""
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return False
+    usual = all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
+    return usual and torch._C._len_torch_dispatch_stack() == 0 and torch._C._functorch.peek_interpreter_stack() is None
+
+
+def _lists(plan: Plan, mask: BoundGraph | None, layout: Layout | None, spans: Spans | None, query, key) -> Lists:
+    if mask is None:
+        return NO_MASK
+    if spans is None:
+        spans = spans_of(mask, layout, query.shape[2], key.shape[2])
+    return lists_of(spans, plan, query, key)
 
 
 def _mask(programs: Programs, bound: BoundGraph | None, spans: list[Tensor], q: Tensor, k: Tensor) -> tiled.Mask | None:
@@ -52,18 +79,37 @@ def _mask(programs: Programs, bound: BoundGraph | None, spans: list[Tensor], q: 
     if layout is None:
         return None
     if not spans:
-        spans = spans_of(bound, layout, q.shape[2], k.shape[2])
+        found = spans_of(bound, layout, q.shape[2], k.shape[2])
+        spans = [found.row_ptr, found.runs]
     return tiled.Mask(*spans, layout.q_tile, layout.kv_tile, layout.batches, layout.heads, bound)
 
 
 def _attention(query, key, value, captures, spans, literals, programs, scale):
     decoded = decode(programs)
     score, mask, out_mod = decoded.bind(captures, literals)
-    plain, lse = tiled.forward(query, key, value, scale, score, _mask(decoded, mask, spans, query, key))
+    plain, lse = _by_kernel((query, key, value), scale, score, mask, decoded.layout)
+    if plain is None:
+        plain, lse = tiled.forward(query, key, value, scale, score, _mask(decoded, mask, spans, query, key))
     if out_mod is None:
         return plain, lse, plain.new_empty(0)
     with torch.no_grad():
         return tiled.out_hook.apply(out_mod, plain, lse), lse, plain
+
+
+def _by_kernel(tensors: tuple, scale: float, score, mask, layout: Layout | None):
+    """(out before the output graph, lse) of a kernel, or (None, None) where none takes the call. The output graph stays out:
+    gradients need what is before it."""
+    query, key, _ = tensors
+    arch = engine.architecture(query.device)
+    choice = engine.choose(arch, *tensors, scale, (score, mask, None))
+    if choice.plan is None:
+        if query.is_cuda:
+            engine.announce(choice.reason)
+        return None, None
+    if mask is not None:
+        layout = replace(layout, q_tile=choice.plan.tiles.rows, kv_tile=choice.plan.tiles.kv_tile)
+    lists = _lists(choice.plan, mask, layout, None, query, key)
+    return engine.kernels().forward(choice.plan, tensors, scale, (score, mask, None), lists)
 
 
 def _attention_backward(inputs, saved, d_out, d_lse, captures, spans, literals, programs, scale, wanted):

@@ -1,6 +1,7 @@
 """The Hopper forward in the emulator against dense float64 attention; run by test_sm90.py, in processes of its own.
 
-Arguments: names of cases, or i/n for a share of them. Prints one JSON list, a row for each run: what it was, the largest errors, and the emulator's findings."""
+Arguments: names of cases, or i/n for a share of them. Prints one JSON list, a row for each run: what it was, the largest errors,
+and the findings of the emulator."""
 import json
 import sys
 import warnings
@@ -21,7 +22,7 @@ import torch  # noqa: E402
 
 from flexfa4 import create_block_mask, mods, reference  # noqa: E402
 from flexfa4.runtime import engine, kernels  # noqa: E402
-from flexfa4.schedule import Work, make_schedule  # noqa: E402
+from flexfa4.runtime.lists import NO_MASK, Lists, make_lists, work_list  # noqa: E402
 from flexfa4.trace import bind  # noqa: E402
 
 torch.set_num_threads(1)
@@ -57,17 +58,12 @@ def inputs(case: Case):
             make(case.heads[1], case.lengths[1], case.dims[1]))
 
 
-def lists_of(case: Case, plan) -> kernels.Lists:
-    spans = None
-    if case.mask_mod is not None:
-        mask = create_block_mask(case.mask_mod, case.batch, case.heads[0], *case.lengths)
-        spans = mask.spans(plan.tiles.rows, plan.tiles.kv_tile)
-    return kernels.lists(spans, work_of(case, spans) if case.ordered else None)
-
-
-def work_of(case: Case, spans):
-    work = Work(spans.row_ptr.numpy(), spans.runs.numpy(), case.batch, *case.heads, spans.Bm, spans.Hm)
-    return torch.from_numpy(make_schedule(work, 2, split=False).tiles)
+def lists_of(case: Case, plan) -> Lists:
+    if case.mask_mod is None:
+        return NO_MASK
+    mask = create_block_mask(case.mask_mod, case.batch, case.heads[0], *case.lengths)
+    spans = mask.spans(plan.tiles.rows, plan.tiles.kv_tile)
+    return make_lists(spans, work_list(spans, (case.batch, *case.heads), 1, 2) if case.ordered else None)
 
 
 def run(case: Case) -> list[dict]:
