@@ -1,0 +1,148 @@
+"""flex_attention on a GPU with a kernel: values against dense float64, gradients through the op, torch.compile, CUDA graphs,
+streams, other devices, and that calls which differ in numbers only compile nothing."""
+import pytest
+import torch
+
+
+from flexfa4 import create_block_mask, flex_attention, mods, reference
+from flexfa4.runtime import engine
+
+pytestmark = pytest.mark.gpu
+
+ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+
+
+@pytest.fixture(autouse=True)
+def needs_a_kernel():
+    if engine.architecture(torch.device("cuda", torch.cuda.current_device())) is None:
+        pytest.skip("this GPU has no kernel")
+
+
+def inputs(q_len=300, kv_len=300, heads=4, kv_heads=2, dims=(128, 128), batch=2, dtype=torch.bfloat16, seed=0):
+    g = torch.Generator(device="cuda").manual_seed(seed)
+
+    def make(h, s, d):
+        return torch.randn(batch, h, s, d, generator=g, device="cuda").to(dtype)
+
+    return make(heads, q_len, dims[0]), make(kv_heads, kv_len, dims[0]), make(kv_heads, kv_len, dims[1])
+
+
+def check(q, k, v, **made):
+    out, lse = flex_attention(q, k, v, enable_gqa=True, return_lse=True, **made)
+    mask_mod = made.pop("block_mask").mask_mod if "block_mask" in made else made.pop("mask_mod", None)
+    want, want_lse = reference.attention(q, k, v, mask_mod=mask_mod, **made)
+    assert out.dtype is q.dtype and not out.isnan().any()
+    assert (out.double() - want).abs().max() <= ULP[q.dtype] * want.abs().max()
+    difference = (lse.double() - want_lse).abs().masked_fill(lse.double() == want_lse, 0)
+    assert difference.max() <= 2e-3 if made.get("score_mod") else difference.max() <= 5e-6
+
+
+@pytest.mark.parametrize("dims", [(128, 128), (64, 64), (96, 96), (192, 128), (256, 256), (40, 40), (31, 17)])
+@pytest.mark.parametrize("lengths", [(1, 1), (1, 700), (127, 129), (512, 512), (1000, 1333)])
+def test_shapes(dims, lengths):
+    check(*inputs(*lengths, dims=dims))
+    if lengths[0] == lengths[1]:
+        check(*inputs(*lengths, dims=dims, dtype=torch.float16), mask_mod=mods.causal_mask)
+
+
+@pytest.mark.parametrize("example", mods.GALLERY, ids=lambda e: e.name)
+@pytest.mark.parametrize("seq_len", [330, 1100])
+def test_gallery(example, seq_len):
+    example = example(seq_len=seq_len, heads=4, kv_heads=2, batch=2)
+    made = {name: mod for name, mod in example.make("cuda").items() if name.endswith("_mod") and mod is not None}
+    q, k, v = inputs(example.q_len, example.kv_len)
+    check(q, k, v, **made)
+    mask_mod = made.pop("mask_mod", None)
+    if mask_mod is not None:
+        check(q, k, v, block_mask=create_block_mask(mask_mod, 2, 4, example.q_len, example.kv_len, device="cuda"), **made)
+
+
+def test_rows_without_keys():
+    q, k, v = inputs()
+    out, lse = flex_attention(q, k, v, mask_mod=lambda b, h, i, j: i < j - 150, enable_gqa=True, return_lse=True)
+    check(q, k, v, mask_mod=lambda b, h, i, j: i < j - 150)
+    assert (out[:, :, 149:] == 0).all() and (lse[:, :, 149:] == -torch.inf).all()
+
+
+@pytest.mark.parametrize("view", [
+    lambda t: t.transpose(1, 2).contiguous().transpose(1, 2),
+    lambda t: torch.cat([t, t], -1)[..., :t.shape[3]],
+    lambda t: torch.cat([t, t], 2)[:, :, 3:3 + t.shape[2]],
+    lambda t: t.transpose(2, 3).contiguous().transpose(2, 3),
+    lambda t: torch.cat([t[..., :1], t], -1)[..., 1:],
+    lambda t: t[:1].expand(2, -1, -1, -1),
+], ids=["bshd", "half a row", "cut length", "columns first", "odd base", "expanded batch"])
+def test_views(view):
+    q, k, v = map(view, inputs())
+    check(q, k, v, mask_mod=mods.causal_mask)
+
+
+def test_gradients_equal_those_of_dense_attention():
+    q, k, v = (t.requires_grad_() for t in inputs(200, 200, dims=(64, 64)))
+    flex_attention(q, k, v, mask_mod=mods.causal_mask, enable_gqa=True).float().square().sum().backward()
+    got = [t.grad.double() for t in (q, k, v)]
+    wide = [t.detach().double().requires_grad_() for t in (q, k, v)]
+    reference.attention(*wide, mask_mod=mods.causal_mask)[0].square().sum().backward()
+    for mine, want in zip(got, (t.grad for t in wide)):
+        assert (mine - want).abs().max() <= 2.0**-6 * want.abs().max()
+
+
+def test_other_numbers_compile_nothing():
+    from flexfa4.runtime import kernels
+    check(*inputs(256, 256), mask_mod=mods.sliding_window(50))
+    before = kernels.compile_count()
+    check(*inputs(700, 700, heads=6, kv_heads=3, batch=1), mask_mod=mods.sliding_window(77))
+    assert kernels.compile_count() == before
+
+
+def test_cuda_graph_replays_with_new_inputs():
+    q, k, v = inputs(512, 512)
+    mask = create_block_mask(mods.causal_mask, None, None, 512, 512, device="cuda")
+    flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+    q.copy_(torch.randn_like(q))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, flex_attention(q, k, v, block_mask=mask, enable_gqa=True))
+
+
+def test_side_stream():
+    q, k, v = inputs(512, 512)
+    want = flex_attention(q, k, v, enable_gqa=True)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(10_000_000)
+        late = q * 1
+        got = flex_attention(late, k, v, enable_gqa=True)
+    side.synchronize()
+    assert torch.equal(got, want)
+
+
+def test_torch_compile():
+    q, k, v = inputs(512, 512)
+
+    def attend(q, k, v):
+        return flex_attention(q * 2, k, v, mask_mod=mods.causal_mask, enable_gqa=True) + 1
+
+    with torch.no_grad():
+        assert torch.allclose(torch.compile(attend, fullgraph=True)(q, k, v), attend(q, k, v), rtol=0.02, atol=0.02)
+
+
+def test_second_device():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one device")
+    q, k, v = (t.to("cuda:1") for t in inputs())
+    check(q, k, v, mask_mod=mods.causal_mask)
+
+
+def test_a_call_without_a_kernel_says_so():
+    engine.announce.cache_clear()
+    q, k, v = (t.float() for t in inputs())
+    with pytest.warns(UserWarning, match="float32"):
+        out = flex_attention(q, k, v, enable_gqa=True)
+    assert (out.double() - reference.attention(q, k, v)[0]).abs().max() < 1e-4
+
+
