@@ -19,6 +19,7 @@ from flexfa4.runtime.programs import Layout
 from flexfa4.sparsity import BlockMask, and_masks
 from flexfa4.trace import bind
 
+from . import debug as interpreted
 from .validate import check_captures, check_mask, check_tensors
 
 
@@ -32,7 +33,8 @@ class AuxOutput(NamedTuple):
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable | None = None,
                    block_mask: BlockMask | torch_flex.BlockMask | None = None, scale: float | None = None,
                    enable_gqa: bool = False, return_lse: bool = False, kernel_options: dict[str, Any] | None = None, *,
-                   return_aux: Any = None, mask_mod: Callable | None = None, out_mod: Callable | None = None):
+                   return_aux: Any = None, mask_mod: Callable | None = None, out_mod: Callable | None = None,
+                   debug: bool = False):
     """Attention with a score edit, a mask and an output hook; exact, differentiable, tiles that hold nothing are skipped.
 
     query [B, Hq, Sq, D], key [B or 1, Hkv, Skv, D], value [B or 1, Hkv, Skv, Dv]: float16, bfloat16, float32 or float64, any
@@ -46,6 +48,9 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     float64 inputs); with return_aux the pair (out, AuxOutput). A row that may see no key has out 0 and lse -inf.
     kernel_options is accepted for compatibility and ignored with a warning.
 
+    debug: after the ordinary call, the mods are called as plain Python on 0-d tensors, once a position; out, lse and gradients
+    are those of these calls: print and breakpoint() work in a mod. For small inputs.
+
     Raises ShapeError, TraceError, LookupOutOfRange or StaleMaskError; the first two before any work is done.
     """
     if kernel_options:
@@ -54,11 +59,15 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     check_tensors(query, key, value, enable_gqa)
     want_lse = _wants_lse(return_lse, return_aux)
     scale = 1.0 / math.sqrt(query.shape[3]) if scale is None else float(scale)
+    tensors, mods = (query, key, value), (score_mod, block_mask, mask_mod, out_mod)
     if torch.compiler.is_dynamo_compiling():
-        out, lse = _traced_by_dynamo((query, key, value), (score_mod, block_mask, mask_mod, out_mod), scale)
+        if debug:
+            raise UnsupportedError("debug=True calls Python at every position: call flex_attention outside torch.compile")
+        out, lse = _traced_by_dynamo(tensors, mods, scale)
+    elif debug:
+        out, lse = _debugged(tensors, mods, scale)
     else:
-        call = _prepare((query, key, value), (score_mod, block_mask, mask_mod, out_mod), scale)
-        out, lse = attention(query, key, value, call)
+        out, lse = attention(*tensors, _prepare(tensors, mods, scale))
     if return_aux is not None:
         return out, AuxOutput(lse=lse if want_lse else None)
     return (out, lse) if return_lse else out
@@ -80,6 +89,18 @@ def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) 
     layout = _layout(mask, query, key, plan)
     spans = None if block_mask is None else block_mask.spans(layout.q_tile, layout.kv_tile, device="cpu")
     return Attention(score, mask, hook, layout, spans, scale, plan)
+
+
+def _debugged(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) -> tuple[Tensor, Tensor]:
+    query, key, _ = tensors
+    score_mod, block_mask, mask_mod, out_mod = mods
+    interpreted.check_size(query, key)
+    with interpreted.quiet(), torch.no_grad():
+        attention(*tensors, _prepare(tensors, mods, scale))
+    if block_mask is not None:
+        inner = _ours(block_mask).mask_mod
+        mask_mod = inner if mask_mod is None else and_masks(inner, mask_mod)
+    return interpreted.attention(*tensors, (score_mod, mask_mod, out_mod), scale)
 
 
 def _traced_by_dynamo(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) -> tuple[Tensor, Tensor]:

@@ -72,13 +72,15 @@ def attention(query, key, value, score_mod=None, mask_mod=None, scale=None, out_
         scores = call_mod(score_mod, (scores,), indices).double()
     if mask_mod is not None:
         scores = scores.masked_fill(~call_mod(mask_mod, (), indices), -math.inf)
-    out, lse = _softmax(scores, v)
+    out, lse = softmax(scores, v)
     if out_mod is not None:
         out = _apply_out_mod(out_mod, out, lse, indices)
     return out, lse
 
 
-def _softmax(scores, v):
+def softmax(scores, v):
+    """(out, lse) of float64 scores [..., Sq, Skv] and values [..., Skv, Dv]; -inf is a key that does not exist. A row without
+    keys has out 0 and lse -inf."""
     if scores.shape[-1] == 0:
         return (scores @ v), torch.full(scores.shape[:-1], -math.inf, dtype=scores.dtype, device=scores.device)
     gone = scores == -math.inf

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "runtime": ("errors ir interpret facts trace sparsity schedule plan engines", "torch numpy"),
     "reference": ("", "torch"),
     "validate": ("errors ir sparsity", "torch"),
-    "debug": ("errors reference sparsity validate", "torch"),
+    "debug": ("errors trace reference", "torch"),
     "api": ("errors ir interpret facts trace sparsity schedule plan engines runtime reference validate debug", "torch numpy"),
     "interop": ("errors sparsity api", "torch numpy transformers"),
     "emulator": ("", "numpy torch cutlass"),

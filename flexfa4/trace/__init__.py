@@ -1,6 +1,7 @@
 """From a mod in plain Python to a graph: tracing, capture of tensors, the cache of unchanged mods."""
 from .cache import bind
 from .fingerprint import Fingerprint, fingerprint, fingerprint_of
-from .trace import trace
+from .recorder import is_user_file
+from .trace import arity, describe, trace
 
-__all__ = ["Fingerprint", "bind", "fingerprint", "fingerprint_of", "trace"]
+__all__ = ["Fingerprint", "arity", "bind", "describe", "fingerprint", "fingerprint_of", "is_user_file", "trace"]

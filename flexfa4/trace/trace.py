@@ -78,6 +78,13 @@ def describe(fn, kind: str) -> tuple[str, int, str]:
     return (code.co_filename, code.co_firstlineno, name) if code is not None else ("<built-in>", 0, name)
 
 
+def arity(fn, kind: str) -> int:
+    """How many positional arguments a mod of this kind is called with. Raises TraceError where its signature cannot take them."""
+    file, line, _ = describe(fn, kind)
+    with recording(Recorder("")):
+        return len(_arguments(fn, kind, DType.F32, f"{file}:{line}"))
+
+
 def _arguments(fn, kind: str, score_dtype: DType, where: str) -> list[Traced]:
     leaves = [Traced(node(op, (), score_dtype if op in (Op.SCORE, Op.OUT, Op.LSE) else DType.I64)) for op in ARGUMENTS[kind]]
     try:
