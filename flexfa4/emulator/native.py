@@ -80,6 +80,15 @@ class Launch:
     warp_instructions: int = 0
     counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     findings: list[tuple[str, str]] = field(default_factory=list)
+    opcodes: list[str] = field(default_factory=list, repr=False)  # of each instruction
+
+    def by_opcode(self) -> dict[str, int]:
+        """Warp-level executions of each opcode, the commonest first."""
+        found: dict[str, int] = {}
+        for name, n in zip(self.opcodes, self.counts.tolist()):
+            if n:
+                found[name] = found.get(name, 0) + n
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 class Loaded:
@@ -112,7 +121,8 @@ class Loaded:
         counts = np.zeros(len(p.ins), np.int64)
         report = _Report(ctypes.addressof(text), len(text), counts.ctypes.data, 0, len(findings), ctypes.addressof(findings))
         rc = library().emu_run(self.handle, ctypes.byref(config), ctypes.byref(report))
-        done = Launch(p.kernel.name, tuple(config.grid), tuple(config.block), tuple(config.cluster), report.total, counts)
+        done = Launch(p.kernel.name, tuple(config.grid), tuple(config.block), tuple(config.cluster), report.total, counts,
+                      opcodes=p.names)
         for row in findings.value.decode().splitlines():
             kind, _, message = row.partition("\t")
             done.findings.append((kind, self.where(message)))

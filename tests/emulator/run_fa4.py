@@ -1,4 +1,6 @@
-"""Run by test_fa4.py in a process of its own for each arch: flash-attn-4 forward against float64. Prints one JSON list."""
+"""Run by test_fa4.py in a process of its own for each arch: flash-attn-4 against float64. Prints one JSON list.
+
+Arguments: arch, number of seeds, names of cases separated by "; " (none: every case)."""
 
 import json
 import sys
@@ -7,43 +9,31 @@ from pathlib import Path
 
 warnings.simplefilter("ignore")
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
-ARCH, SEEDS = sys.argv[1], int(sys.argv[2])
+ARCH, SEEDS, NAMES = sys.argv[1], int(sys.argv[2]), sys.argv[3].split("; ") if len(sys.argv) > 3 else None
 import fa4  # noqa: E402
 
 fa4.setup(ARCH)
-import flash_attn.cute.interface as interface  # noqa: E402
+import fa4_cases  # noqa: E402
 
-# name: batch, query length, key length, heads, key heads, head dim, value head dim, arguments
-CASES = {
-    "causal D=128": (1, 512, 512, 1, 1, 128, None, dict(causal=True)),
-    "causal D=64": (2, 300, 300, 2, 2, 64, None, dict(causal=True)),
-    "GQA": (1, 256, 512, 4, 2, 128, None, dict(causal=True)),
-    "full": (1, 384, 512, 2, 2, 128, None, {}),
-}
-if ARCH == "sm_100a":
-    CASES |= {
-        "window": (1, 640, 640, 1, 1, 128, None, dict(window_size_left=100, window_size_right=0)),
-        "D=192/128": (1, 256, 256, 1, 1, 192, 128, dict(causal=True)),
-    }
 rows = []
-for name, (batch, s_q, s_k, heads, kv_heads, dim, dim_v, kwargs) in CASES.items():
-    q, k, v = fa4.inputs(batch, s_q, s_k, heads, kv_heads, dim, dim_v)
-    out64, lse64 = fa4.reference(
-        q, k, v, kwargs.get("causal", False), (kwargs.get("window_size_left"), kwargs.get("window_size_right"))
-    )
+for case in fa4_cases.cases(ARCH):
+    if NAMES and case.name not in NAMES:
+        continue
+    tensors = fa4_cases.inputs(case)
+    wanted = fa4_cases.reference(case, *tensors)
     for seed in range(SEEDS):
         for completion in ("immediate", "random", "late"):
-            with fa4.device(ARCH, seed=seed, completion=completion) as dev:
-                out, lse = interface._flash_attn_fwd(q, k, v, return_lse=True, **kwargs)[:2]
+            found, dev = fa4_cases.run(case, *tensors, dict(arch=ARCH, seed=seed, completion=completion))
             rows.append(
                 dict(
-                    case=name,
+                    case=case.name,
+                    scale=case.scale,
                     seed=seed,
                     completion=completion,
-                    out=(out.double() - out64).abs().max().item(),
-                    lse=(lse.double() - lse64).abs().max().item(),
+                    errors=fa4_cases.errors(found, wanted),
                     findings=dev.findings,
-                    launches=len(dev.launches),
+                    launches=[launch.kernel for launch in dev.launches],
+                    cancels=sum(n for launch in dev.launches for op, n in launch.by_opcode().items() if "try_cancel" in op),
                 )
             )
 print(json.dumps(rows))

@@ -18,6 +18,9 @@ static void load_table() {
         define_tcgen05();
         define_control();
         define_warp();
+        define_matrix();
+        define_launch_control();
+        define_hints();
     });
 }
 struct RawIns {

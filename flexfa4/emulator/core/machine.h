@@ -69,6 +69,9 @@ void define_wgmma();
 void define_tcgen05();
 void define_control();
 void define_warp();
+void define_matrix();
+void define_launch_control();
+void define_hints();
 
 struct Fill {
     s32 off;
@@ -197,6 +200,7 @@ struct Cta {
     std::vector<u32> tmem; // [column][lane]
     std::vector<u8> tmem_used;
     bool tmem_locked = false;
+    s32 pair_columns = 0; // allocation by a pair: columns asked for and waiting; ~address once the peer chose; 0 none
     NamedBar named[16];
     std::vector<std::unique_ptr<Warp>> warps;
     std::vector<u8> regs;
@@ -238,7 +242,8 @@ struct Machine {
     void make_local(u32 clusters);
     std::mt19937_64 rng;
     u64 epoch = 1, total = 0, progress = 0;
-    std::vector<AsyncRef> loose; // unordered pending work
+    u64 next_cluster = 0, clusters = 0; // the next one to launch (or to cancel, clc.cpp); of the grid
+    std::vector<AsyncRef> loose;        // unordered pending work
     std::vector<std::deque<AsyncRef>> queues;
     std::vector<int> spare_queues;
     std::vector<u64> counts; // executions of each instruction
@@ -269,6 +274,8 @@ struct Place {
     u32 off;
 };
 Place shared_place(Warp &w, u32 a, const Ins &I);
+// Host address of shared memory for a generic access, after all checks of one.
+u8 *shared_bytes(Warp &w, const Ins &I, u32 a, u32 bytes, bool write);
 void mbar_arrive(Machine &M, Cta *c, u32 off, u32 n, const Ins &I);
 void mbar_tx(Machine &M, Cta *c, u32 off, s64 bytes, bool complete, const Ins &I);
 // Reports a generic access that meets asynchronous work in flight.

@@ -56,6 +56,13 @@ template <int SPACE, bool WRITE> u8 *locate(Warp &w, const Ins &I, u64 a, u32 by
     if (!w.M->ranges.empty()) w.M->check_global(a, bytes, I);
     return reinterpret_cast<u8 *>(a);
 }
+} // namespace
+
+u8 *shared_bytes(Warp &w, const Ins &I, u32 a, u32 bytes, bool write) {
+    return write ? locate<SHARED, true>(w, I, a, bytes) : locate<SHARED, false>(w, I, a, bytes);
+}
+
+namespace {
 // N registers of SIZE bytes; SIGN extends what is narrower than a register. WIDE: 64-bit registers for at most 32 bits (PTX ISA,
 // "Operand Size Exceeding Instruction-Type Size": sign-extended for signed types, zero-extended for the others).
 template <int SPACE, int SIZE, int N, bool SIGN, bool WIDE = false> Result load(Warp &w, const Ins &I) {
@@ -172,6 +179,54 @@ template <class T, int SPACE> Result cas(Warp &w, const Ins &I) {
     store_rows<T>(w, I.o[0], t);
     return NEXT;
 }
+// N registers side by side in global memory (red and atom with a vector), each halves or f32.
+template <class T, auto F, int N, bool RETURN> Result atomic_vector(Warp &w, const Ins &I) {
+    constexpr int d = RETURN ? N : 0;
+    Row t[N];
+    for (int l = 0; l < LANES; l++) {
+        if (!(w.m >> l & 1)) continue;
+        u8 *p = locate<GLOBAL, true>(w, I, w.addr(I.o + d, l), sizeof(T) * N);
+        for (int i = 0; i < N; i++, p += sizeof(T)) {
+            T old, n;
+            std::memcpy(&old, p, sizeof(T));
+            n = F(old, get<T>(w.r(I.o[d + 3 + i]), l));
+            std::memcpy(p, &n, sizeof(T));
+            t[i].v[l] = 0;
+            std::memcpy(&t[i].v[l], &old, sizeof(T));
+        }
+    }
+    w.M->epoch++;
+    if (RETURN)
+        for (int i = 0; i < N; i++) w.put(I.o[i], t[i]);
+    return NEXT;
+}
+// Halves: adds round to nearest; subnormals are kept (.noftz). The bits travel in an unsigned register.
+template <bool BF> float half_value(u32 x) { return BF ? bf2f(x & 0xffff) : h2f(x & 0xffff); }
+template <bool BF, int OP> u16 half_atomic(u16 a, u16 b) {
+    float x = half_value<BF>(a), y = half_value<BF>(b), r = x + y;
+    if (OP != 0) r = x != x ? y : y != y ? x : (OP == 1) == (x < y) ? x : y; // 1 min, 2 max
+    return (u16)(BF ? f2bf(r) : f2h(r));
+}
+template <bool BF, int OP> u32 half2_atomic(u32 a, u32 b) {
+    return half_atomic<BF, OP>((u16)a, (u16)b) | (u32)half_atomic<BF, OP>((u16)(a >> 16), (u16)(b >> 16)) << 16;
+}
+template <class T, auto F, int N> void vector_rows(const std::string &op, const std::string &type) {
+    std::string d = regs("d", N, true), s = regs("s", N, true);
+    for (const char *sem :
+         {"", ".relaxed.gpu", ".relaxed.cta", ".relaxed.cluster", ".relaxed.sys", ".release.gpu", ".acq_rel.gpu"}) {
+        std::string n = std::string(sem) + ".global." + op + ".v" + std::to_string(N) + type;
+        def("red" + n, "a " + s, atomic_vector<T, F, N, false>);
+        def("atom" + n, d + " a " + s, atomic_vector<T, F, N, true>);
+    }
+}
+template <bool BF, int OP> void half_vectors(const std::string &op) {
+    std::string t = BF ? ".bf16" : ".f16", n = op + ".noftz";
+    vector_rows<u16, half_atomic<BF, OP>, 2>(n, t);
+    vector_rows<u16, half_atomic<BF, OP>, 4>(n, t);
+    vector_rows<u16, half_atomic<BF, OP>, 8>(n, t);
+    vector_rows<u32, half2_atomic<BF, OP>, 2>(n, t + "x2");
+    vector_rows<u32, half2_atomic<BF, OP>, 4>(n, t + "x2");
+}
 template <class T, auto F, int SPACE> void atom(const std::string &space, const std::string &op, const std::string &type) {
     const char *d = sizeof(T) == 8 ? "D" : "d";
     const char *s = sizeof(T) == 8 ? " S" : " s";
@@ -199,7 +254,21 @@ template <int SPACE> void atoms(const std::string &sp) {
     atom<u32, [](u32, u32 b) { return b; }, SPACE>(sp, "exch", "b32");
     atom<u64, [](u64, u64 b) { return b; }, SPACE>(sp, "exch", "b64");
     atom<u32, [](u32 a, u32 b) { return a >= b ? 0u : a + 1; }, SPACE>(sp, "inc", "u32");
-    for (const char *sem : {"", ".relaxed.gpu", ".acquire.gpu", ".release.gpu", ".acq_rel.gpu", ".relaxed.cta", ".acq_rel.cta"}) {
+    atom<u32, [](u32 a, u32 b) { return a == 0 || (a > b) ? b : a - 1; }, SPACE>(sp, "dec", "u32");
+    atom<u64, [](u64 a, u64 b) { return (a > b) ? a : b; }, SPACE>(sp, "max", "u64");
+    atom<s64, [](s64 a, s64 b) { return (a > b) ? a : b; }, SPACE>(sp, "max", "s64");
+    atom<u64, [](u64 a, u64 b) { return (a < b) ? a : b; }, SPACE>(sp, "min", "u64");
+    atom<s64, [](s64 a, s64 b) { return (a < b) ? a : b; }, SPACE>(sp, "min", "s64");
+    atom<u64, [](u64 a, u64 b) { return a & b; }, SPACE>(sp, "and", "b64");
+    atom<u64, [](u64 a, u64 b) { return a | b; }, SPACE>(sp, "or", "b64");
+    atom<u64, [](u64 a, u64 b) { return a ^ b; }, SPACE>(sp, "xor", "b64");
+    atom<u16, half_atomic<false, 0>, SPACE>(sp, "add.noftz", "f16");
+    atom<u16, half_atomic<true, 0>, SPACE>(sp, "add.noftz", "bf16");
+    atom<u32, half2_atomic<false, 0>, SPACE>(sp, "add.noftz", "f16x2");
+    atom<u32, half2_atomic<true, 0>, SPACE>(sp, "add.noftz", "bf16x2");
+    for (const char *sem : {"", ".relaxed.gpu", ".acquire.gpu", ".release.gpu", ".acq_rel.gpu", ".relaxed.cta", ".acquire.cta",
+                            ".release.cta", ".acq_rel.cta", ".relaxed.sys", ".acquire.sys", ".release.sys", ".acq_rel.sys"}) {
+        def("atom" + std::string(sem) + sp + ".cas.b16", "d a s s", cas<u16, SPACE>);
         def("atom" + std::string(sem) + sp + ".cas.b32", "d a s s", cas<u32, SPACE>);
         def("atom" + std::string(sem) + sp + ".cas.b64", "D a S S", cas<u64, SPACE>);
     }
@@ -326,13 +395,26 @@ Result mapa(Warp &w, const Ins &I) { // d, a, rank
 } // namespace
 
 void define_memory() {
-    for (const char *m :
-         {"", ".relaxed.gpu", ".acquire.gpu", ".relaxed.sys", ".acquire.sys", ".relaxed.cta", ".acquire.cta", ".volatile"})
-        types<GLOBAL>(std::string("ld") + m + ".global", "");
+    types<GLOBAL>("ld.global", "st.global");
+    types<GLOBAL>("ld.volatile.global", "st.volatile.global");
+    for (const char *scope : {".cta", ".cluster", ".gpu", ".sys"}) {
+        for (const char *order : {".relaxed", ".acquire"}) {
+            std::string m = std::string(order) + scope;
+            types<GLOBAL>("ld" + m + ".global", "");
+            types<GLOBAL>("ld.global" + m, ""); // hand-written code puts the space first, and ptxas takes it
+            types<GENERIC>("ld" + m, "");
+            for (const char *s : {".shared", ".shared::cta", ".shared::cluster"}) types<SHARED>("ld" + m + s, "");
+        }
+        for (const char *order : {".relaxed", ".release"}) {
+            std::string m = std::string(order) + scope;
+            types<GLOBAL>("", "st" + m + ".global");
+            types<GLOBAL>("", "st.global" + m);
+            types<GENERIC>("", "st" + m);
+            for (const char *s : {".shared", ".shared::cta", ".shared::cluster"}) types<SHARED>("", "st" + m + s);
+        }
+    }
     types<GLOBAL>("ld.global.nc", "");
     types<GLOBAL>("ld.const", "");
-    for (const char *m : {"", ".relaxed.gpu", ".release.gpu", ".relaxed.sys", ".release.sys", ".relaxed.cta", ".volatile"})
-        types<GLOBAL>("", std::string("st") + m + ".global");
     for (const char *s : {".shared", ".shared::cta", ".shared::cluster"}) {
         types<SHARED>(std::string("ld") + s, std::string("st") + s);
         types<SHARED>(std::string("ld.volatile") + s, std::string("st.volatile") + s);
@@ -343,6 +425,14 @@ void define_memory() {
     types<PARAM>("ld.param", "");
     atoms<GLOBAL>(".global");
     atoms<GENERIC>("");
+    vector_rows<float, [](float a, float b) { return a + b; }, 2>("add", ".f32");
+    vector_rows<float, [](float a, float b) { return a + b; }, 4>("add", ".f32");
+    half_vectors<false, 0>("add");
+    half_vectors<true, 0>("add");
+    half_vectors<false, 1>("min");
+    half_vectors<true, 1>("min");
+    half_vectors<false, 2>("max");
+    half_vectors<true, 2>("max");
     matrices<1>("x1");
     matrices<2>("x2");
     matrices<4>("x4");

@@ -496,13 +496,14 @@ std::string Machine::deadlock_report(const char *title) {
 void Machine::run() {
     rng.seed(cfg.seed);
     u32 n = cfg.cluster[0] * cfg.cluster[1] * cfg.cluster[2];
-    u64 clusters = (u64)cfg.grid[0] * cfg.grid[1] * cfg.grid[2] / n, next = 0, stale = 0, last = 0, timeouts = 0;
+    u64 stale = 0, last = 0, timeouts = 0;
+    clusters = (u64)cfg.grid[0] * cfg.grid[1] * cfg.grid[2] / n;
     size_t slots = std::max<u32>(1, cfg.sms / n), turn = 0;
     int style = cfg.seed == 0 ? 0 : 1 + (int)(cfg.seed % 3); // 0, 1: in turn; 2: uniformly random; 3: by priority
     counts.assign(P->ins.size(), 0);
     make_local((u32)slots);
     while (true) {
-        while (resident.size() < slots && next < clusters) launch(next++);
+        while (resident.size() < slots && next_cluster < clusters) launch(next_cluster++);
         if (resident.empty()) break;
         Warp *w = nullptr;
         size_t count = order.size(), start = style == 2 ? rng() % count : turn;
@@ -515,7 +516,7 @@ void Machine::run() {
             }
             if (style != 3) break;
         }
-        if (!w || (stale > 64 * count && cfg.completion != IMMEDIATE)) { // blocked, or polling without effect
+        if (!w || (stale > 8 * count && cfg.completion != IMMEDIATE)) { // blocked, or polling without effect
             stale = 0;
             if (complete_one()) continue;
             if (!w) {

@@ -25,29 +25,56 @@ void wait_mma(Warp &w, const Ins &I, Cta *c, u32 lo, u32 hi, bool write) {
                               &w);
     }
 }
+// With cta_group::2 one warp of each CTA of the pair allocates together: the first waits for the second.
+Cta *peer_of(Warp &w) {
+    auto &all = w.cta->cluster->ctas;
+    u32 r = w.cta->rank ^ 1;
+    return r < all.size() ? all[r].get() : nullptr;
+}
+bool columns_free(const Cta *c, u32 at, u32 n) {
+    for (u32 i = at; i < at + n; i++)
+        if (!c->tmem_used.empty() && c->tmem_used[i]) return false;
+    return true;
+}
 // [address in shared memory], columns
-template <int GROUP> Result alloc(Warp &w, const Ins &I) {
-    u32 n = w.r(I.o[3])[w.leader()];
-    if (n < 32 || n > 512 || (n & (n - 1)))
-        w.M->fail("tmem", I, fmt("allocation of %u columns: a power of two in 32..512", n), &w);
-    Cta *c = w.cta;
-    if (c->tmem_locked) w.M->fail("tmem", I, "allocation after relinquish_alloc_permit", &w);
+void take_columns(Cta *c, u32 at, u32 n) {
     if (c->tmem.empty()) {
         c->tmem.assign(TMEM_COLS * TMEM_LANES, 0x7fffffffu);
         c->tmem_used.assign(TMEM_COLS, 0);
     }
-    u32 at = 0;
-    for (; at + n <= TMEM_COLS; at += n) {
-        bool clear = true;
-        for (u32 i = at; i < at + n; i++) clear = clear && !c->tmem_used[i];
-        if (clear) break;
-    }
-    if (at + n > TMEM_COLS) return BLOCKED;
     std::memset(c->tmem_used.data() + at, 1, n);
     for (u32 i = at * TMEM_LANES; i < (at + n) * TMEM_LANES; i++) c->tmem[i] = 0x7fffffffu;
+}
+template <int GROUP> Result alloc(Warp &w, const Ins &I) {
+    u32 n = w.r(I.o[3])[w.leader()];
+    if (n < 32 || n > 512 || (n & (n - 1)))
+        w.M->fail("tmem", I, fmt("allocation of %u columns: a power of two in 32..512", n), &w);
+    Cta *c = w.cta, *peer = GROUP == 2 ? peer_of(w) : nullptr;
+    if (c->tmem_locked) w.M->fail("tmem", I, "allocation after relinquish_alloc_permit", &w);
+    if (GROUP == 2 && !peer) w.M->fail("tmem", I, "cta_group::2 in a cluster without pairs", &w);
+    u32 at = 0;
+    if (c->pair_columns < 0) { // the peer came second and took the columns of both
+        at = (u32)~c->pair_columns;
+        c->pair_columns = 0;
+    } else {
+        while (at + n <= TMEM_COLS && !(columns_free(c, at, n) && (!peer || columns_free(peer, at, n)))) at += n;
+        if (at + n > TMEM_COLS) return BLOCKED;
+        if (peer && peer->pair_columns <= 0) {
+            c->pair_columns = (s32)n;
+            return BLOCKED;
+        }
+        if (peer) {
+            if (peer->pair_columns != (s32)n)
+                w.M->fail("tmem", I, fmt("allocation of %u columns, the peer CTA asks for %d", n, peer->pair_columns), &w);
+            peer->pair_columns = ~(s32)at;
+            take_columns(peer, at, n);
+        }
+        take_columns(c, at, n);
+    }
     Place p = shared_place(w, (u32)w.addr(I.o, w.leader()), I);
     std::memcpy(p.cta->at(p.off, 4, "tcgen05.alloc", I), &at, 4);
     w.M->progress++;
+    w.M->epoch++;
     return NEXT;
 }
 Result dealloc(Warp &w, const Ins &I) {

@@ -32,6 +32,8 @@ SPECIAL = {
     "%lanemask_eq": (21, 0),
     "%dynamic_smem_size": (22, 0),
     "%nwarpid": (23, 0),
+    "%gridid": (0, 0),
+    "WARP_SZ": (0, 32),
 }
 for _i, _axis in enumerate(AXES):
     SPECIAL |= {
@@ -48,6 +50,7 @@ for _i, _axis in enumerate(AXES):
         }.items()
     }
 SPECIAL |= {f"{name}.w": (0, 0) for name in ("%tid", "%ntid", "%ctaid", "%nctaid")}
+CLOCKS = {"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"}
 PREDICATE, CONST, PARAM, SHARED_KIND, LOCAL_KIND = 0, 0, 1, 2, 25
 ROWS = {"pred": PREDICATE, "b8": 1, "b16": 1, "b32": 1, "b64": 2, "b128": 4}
 for _bits in ("8", "16", "32", "64"):
@@ -108,6 +111,7 @@ class Decoder:
             "a": self._address,
             "i": self._integer,
             "L": self._label,
+            "C": self._clock,
         }
 
     # ---- registers and constants
@@ -246,6 +250,10 @@ class Decoder:
         if value is None:
             raise _Form(f"{t!r} must be a constant")
         out.append(value)
+
+    def _clock(self, t, out):
+        if t not in CLOCKS:
+            raise _Form(f"{t!r} is not a clock")
 
     def _label(self, t, out):
         self.scopes[-1].open.append((t, len(self.pool) + len(out), self.line))
