@@ -1,0 +1,135 @@
+"""The correction warpgroup: rescales O in tensor memory where a row maximum moved; at the end normalises it, runs the output graph
+and leaves it in shared memory for the store warp. A row a thread, both query tiles one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32
+from cutlass.cute.nvgpu import tcgen05
+
+from ..carried import Fixed
+from ..hooks import LN_2, Hooks, RowHooks
+from ..walk import WorkItem
+from .context import Context
+
+COLUMNS = 16  # of O in registers at a time
+
+
+@dataclass(frozen=True)
+class Correction(Fixed):
+    """thread: the row in a query tile."""
+
+    ctx: Context
+    thread: Int32
+
+    @cute.jit
+    def run(self):
+        ctx, scheduler, barriers = self.ctx, self.ctx.scheduler, self.ctx.barriers
+        hooks = Hooks(ctx.signature, ctx.captures, ctx.slots)
+        factor_parity, o_parity, out_parity = Int32(0), Int32(0), Int32(1)
+        # O is there to be overwritten: the first product of an item waits for no rescaling, but for O's reader.
+        for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
+            barriers.p_ready.arrive(i)
+        index = scheduler.first()
+        while index < scheduler.count:
+            item = scheduler.item(index)
+            walk = scheduler.walk(item)
+            any_tile = walk.valid
+            walk = walk.next()
+            while walk.valid & any_tile:
+                for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
+                    self.rescale(i, factor_parity)
+                factor_parity = factor_parity ^ 1
+                walk = walk.next()
+            for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
+                self.finish(i, item, hooks, any_tile, (factor_parity, o_parity, out_parity))
+            if any_tile:
+                factor_parity, o_parity = factor_parity ^ 1, o_parity ^ 1
+            out_parity = out_parity ^ 1
+            index = scheduler.next(index)
+        barriers.tmem_free.arrive(0)
+
+    @cute.jit
+    def rescale(self, i: cutlass.Constexpr, parity: Int32):
+        """O of query tile i times the factor of each row, if any row of the warp has one. That S of the next tile has been there,
+        of which the factor comes, says that the product before it, into O, is done."""
+        ctx, barriers = self.ctx, self.ctx.barriers
+        barriers.scale_full.wait(i, parity)
+        factor = ctx.s_factor[self.thread, i]
+        barriers.scale_empty.arrive(i)
+        if cute.arch.vote_any_sync(factor < 1.0):
+            load, blocks = self.o_blocks(i, tcgen05.Ld32x32bOp)
+            store, _ = self.o_blocks(i, tcgen05.St32x32bOp)
+            for block in cutlass.range_constexpr(len(blocks)):
+                r_o = self.load_o(load, blocks[block])
+                scale_in_place(r_o, factor)
+                cute.copy(store, r_o, store.partition_D(blocks[block]))
+            cute.arch.fence_view_async_tmem_store()
+        barriers.p_ready.arrive(i)
+
+    @cute.jit
+    def finish(self, i: cutlass.Constexpr, item: WorkItem, hooks: Hooks, any_tile, parities: tuple):
+        """Normalised O of query tile i to shared memory, its LSE to memory; zeros and -inf for rows that saw no key."""
+        ctx, barriers = self.ctx, self.ctx.barriers
+        factor_parity, o_parity, out_parity = parities
+        row_sum, row_max = Float32(0.0), -Float32.inf
+        if any_tile:
+            barriers.scale_full.wait(i, factor_parity)
+            row_sum = ctx.s_factor[self.thread, i]
+            row_max = ctx.s_max[self.thread, i]
+            barriers.scale_empty.arrive(i)
+            barriers.o_full.wait(i, o_parity)
+        factor, lse = Float32(0.0), -Float32.inf
+        if row_max != -Float32.inf:
+            factor = cute.arch.rcp_approx(row_sum)
+            lse = (row_max * hooks.softmax_scale(ctx.scale) + cute.math.log2(row_sum, fastmath=True)) * LN_2
+        barriers.out_empty.wait(i, out_parity)
+        q = ctx.query_tile(item, i) * ctx.tiles.q_tile + self.thread
+        rows = hooks.tile(item.batch, item.head).rows([q])
+        self.write_out(i, any_tile, factor, rows, lse)
+        if any_tile:
+            barriers.p_ready.arrive(i)
+        cute.arch.fence_proxy("async.shared", space="cta")
+        barriers.out_full.arrive(i)
+        if q < ctx.q_len:
+            ctx.lse[item.batch, item.head, q] = lse
+
+    @cute.jit
+    def write_out(self, i: cutlass.Constexpr, any_tile, factor: Float32, rows: RowHooks, lse: Float32):
+        """O * factor through the output graph and rounded, to shared memory. What lies in tensor memory is used only where a
+        product has written it."""
+        ctx = self.ctx
+        load, blocks = self.o_blocks(i, tcgen05.Ld32x32bOp)
+        targets = cute.flat_divide(ctx.out.smem[None, None, i], (ctx.tiles.q_tile, COLUMNS))
+        for block in cutlass.range_constexpr(len(blocks)):
+            r_o = cute.make_rmem_tensor((1, COLUMNS), Float32)
+            r_o.fill(0.0)
+            if any_tile:
+                loaded = self.load_o(load, blocks[block])
+                scale_in_place(loaded, factor)
+                for j in cutlass.range_constexpr(COLUMNS):
+                    r_o[j] = loaded[j]
+            rows.out(r_o, [Int32(block * COLUMNS + j) for j in range(COLUMNS)], [lse])
+            r_out = cute.make_rmem_tensor((COLUMNS,), ctx.shapes.dtype)
+            r_out.store(cute.make_tensor(r_o.iterator, cute.make_layout(COLUMNS)).load().to(ctx.shapes.dtype))
+            cute.autovec_copy(r_out, targets[self.thread, None, 0, block])
+
+    def o_blocks(self, i: int, operation) -> tuple:
+        """(this thread's copy between registers and COLUMNS columns of O, the blocks of columns)."""
+        blocks = cute.flat_divide(self.ctx.shapes.o(i), (self.ctx.tiles.q_tile, COLUMNS))
+        views = [blocks[None, None, 0, block] for block in range(self.ctx.tiles.head_dim_v // COLUMNS)]
+        atom = cute.make_copy_atom(operation(tcgen05.Repetition(COLUMNS)), Float32)
+        return tcgen05.make_tmem_copy(atom, views[0]).get_slice(self.thread), views
+
+    def load_o(self, load, block: cute.Tensor) -> cute.Tensor:
+        r_o = cute.make_rmem_tensor(load.partition_D(cute.make_identity_tensor(block.shape)).shape, Float32)
+        cute.copy(load, load.partition_S(block), r_o)
+        return r_o
+
+
+def scale_in_place(r_o: cute.Tensor, factor: Float32) -> None:
+    for j in range(0, cute.size(r_o), 2):
+        r_o[j], r_o[j + 1] = cute.arch.mul_packed_f32x2((r_o[j], r_o[j + 1]), (factor, factor), rnd="rn")

@@ -1,0 +1,137 @@
+"""The sm100 forward kernel: host function, launch, and which warp plays which role."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import cutlass
+import cutlass.cute as cute
+import cutlass.utils as utils
+from cutlass import Float32, Int32, Int64
+from cutlass.cute.nvgpu import cpasync
+
+from ..arguments import Signature
+from ..barriers import initialise
+from ..walk import Grid
+from .barriers import Barriers
+from .context import Context, Operand
+from .correction import Correction
+from .load import Load
+from .mma import Mma
+from .scheduler import StaticScheduler
+from .shapes import Shapes, stage_of
+from .softmax import Softmax
+from .store import Store
+
+WARPGROUP = 128
+SWIZZLE_ALIGNMENT = 1024
+
+# [B, H, S, D] -> [S, D, H, B], and V -> [D, S, H, B]: the matrix of a head first, as the products take it.
+ROWS_FIRST = [2, 3, 1, 0]
+COLUMNS_FIRST = [3, 2, 1, 0]
+
+
+class Forward:
+    """Callable with `arguments.fake_arguments(signature, ...)`; compile it with `cute.compile`."""
+
+    def __init__(self, signature: Signature):
+        self.signature = signature
+        self.tiles = signature.plan.tiles
+
+    @cute.jit
+    def __call__(
+        self, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, lse: cute.Tensor, scale: Float32,
+        spans: Optional[tuple], work: Optional[cute.Tensor], parts: Optional[tuple], workers: Int32,
+        captures: Optional[tuple], slots: Optional[tuple], stream,
+    ):  # fmt: skip
+        tiles, shapes = self.tiles, Shapes(self.tiles, self.signature.plan.dtype)
+        load, store = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
+        q_tma = cute.nvgpu.make_tiled_tma_atom_A(
+            load, _matrix(q, ROWS_FIRST), stage_of(shapes.q_layout()), shapes.qk_tile, shapes.qk_mma()
+        )
+        k_tma = cute.nvgpu.make_tiled_tma_atom_B(
+            load, _matrix(k, ROWS_FIRST), stage_of(shapes.k_layout()), shapes.qk_tile, shapes.qk_mma()
+        )
+        v_tma = cute.nvgpu.make_tiled_tma_atom_B(
+            load, _matrix(v, COLUMNS_FIRST), stage_of(shapes.v_layout()), shapes.pv_tile, shapes.pv_mma()
+        )
+        out_tile = (tiles.q_tile, tiles.head_dim_v)
+        out_layout = cute.select(shapes.out_layout(), mode=[0, 1])
+        out_tma = cpasync.make_tiled_tma_atom(store, _matrix(out, ROWS_FIRST), out_layout, out_tile)
+        grid = Grid(cute.ceil_div(q.shape[2], tiles.rows), q.shape[1], cute.ceil_div(k.shape[2], tiles.kv_tile))
+        count = work.shape[0] if cutlass.const_expr(work is not None) else grid.q_tiles * grid.heads * q.shape[0]
+        self.kernel(q_tma, k_tma, v_tma, out_tma, lse, scale, spans, work, grid, Int32(count), captures, slots).launch(
+            grid=(workers, 1, 1), block=(tiles.threads, 1, 1), stream=stream, min_blocks_per_mp=1
+        )
+
+    @cute.kernel
+    def kernel(
+        self, q: tuple, k: tuple, v: tuple, out: tuple, lse: cute.Tensor, scale: Float32, spans: Optional[tuple],
+        work: Optional[cute.Tensor], grid: Grid, count: Int32, captures: Optional[tuple], slots: Optional[tuple],
+    ):  # fmt: skip
+        tiles, shapes = self.tiles, Shapes(self.tiles, self.signature.plan.dtype)
+        smem = utils.SmemAllocator()
+        s_q = _allocate(smem, shapes.dtype, shapes.q_layout())
+        s_k = _allocate(smem, shapes.dtype, shapes.k_layout())
+        s_v = _over(s_k, shapes.v_layout())
+        if cutlass.const_expr(tiles.out_over_q):
+            s_out = _over(s_q, shapes.out_layout())
+        else:
+            s_out = _allocate(smem, shapes.dtype, shapes.out_layout())
+        per_row = cute.make_layout((tiles.q_tile, tiles.q_tiles))
+        s_factor = smem.allocate_tensor(Float32, per_row, 16)
+        s_max = smem.allocate_tensor(Float32, per_row, 16)
+        barriers = Barriers(tiles.barriers, smem.allocate_array(Int64, sum(row.count for row in tiles.barriers)))
+        tmem_address = smem.allocate_array(Int32, 1)
+
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        if warp == 0:
+            for atom, _ in (q, k, v, out):
+                cpasync.prefetch_descriptor(atom)
+            with cute.arch.elect_one():
+                initialise(barriers.table, barriers.pointers)
+            cute.arch.mbarrier_init_fence()
+        cute.arch.sync_threads()
+        scheduler = StaticScheduler(work, spans, grid, count, self.signature.plan.split)
+        operands = [Operand(*tma, shared) for tma, shared in zip((q, k, v, out), (s_q, s_k, s_v, s_out))]
+        self.play(
+            Context(
+                self.signature, shapes, barriers, scheduler, *operands, lse, s_factor, s_max, tmem_address, scale, captures, slots
+            ),
+            warp,
+        )
+
+    @cute.jit
+    def play(self, ctx: Context, warp: Int32):
+        """Warpgroups: softmax of each query tile, correction, and one of single warps."""
+        tiles = self.tiles
+        thread = cute.arch.thread_idx()[0] % WARPGROUP
+        group = warp // 4
+        softmax, correction, other = tiles.registers
+        if group < tiles.q_tiles:
+            cute.arch.setmaxregister_increase(softmax)
+            Softmax(ctx, group, thread).run()
+        if group == tiles.q_tiles:
+            cute.arch.setmaxregister_decrease(correction)
+            Correction(ctx, thread).run()
+        if group > tiles.q_tiles:
+            cute.arch.setmaxregister_decrease(other)
+            if warp % 4 == 0:
+                Mma(ctx).run()
+            if warp % 4 == 1:
+                Load(ctx).run()
+            if warp % 4 == 2:
+                Store(ctx).run()
+
+
+def _matrix(tensor: cute.Tensor, order: list[int]) -> cute.Tensor:
+    return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=order))
+
+
+def _allocate(smem: utils.SmemAllocator, dtype, layout: cute.ComposedLayout) -> cute.Tensor:
+    return smem.allocate_tensor(dtype, layout.outer, byte_alignment=SWIZZLE_ALIGNMENT, swizzle=layout.inner)
+
+
+def _over(tensor: cute.Tensor, layout: cute.ComposedLayout) -> cute.Tensor:
+    """Another layout in the place of a tensor."""
+    return cute.make_tensor(cute.recast_ptr(tensor.iterator, layout.inner), layout.outer)

@@ -1,0 +1,93 @@
+"""The load warp: TMA of the query tiles once a work item, and of K and V tiles in the order K V K V ... through one ring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+from cutlass.cute.nvgpu import cpasync
+
+from ..barriers import Turn
+from ..carried import Fixed
+from ..walk import WorkItem
+from .context import Context, Operand
+
+
+@dataclass(frozen=True)
+class Load(Fixed):
+    ctx: Context
+
+    @cute.jit
+    def run(self):
+        ctx, scheduler = self.ctx, self.ctx.scheduler
+        turn, q_parity = Turn.first(ctx.tiles.kv_stages), Int32(1)
+        index = scheduler.first()
+        while index < scheduler.count:
+            item = scheduler.item(index)
+            walk = scheduler.walk(item)
+            k, v = self.k_tiles(item), self.v_tiles(item)
+            # Under an output the place of the queries is emptied by every item, otherwise by those that load queries.
+            if cutlass.const_expr(ctx.tiles.out_over_q):
+                self.wait_for_place(q_parity)
+                q_parity = q_parity ^ 1
+            elif walk.valid:
+                self.wait_for_place(q_parity)
+                q_parity = q_parity ^ 1
+            if walk.valid:
+                self.load_queries(item)
+            while walk.valid:
+                self.load_tile(ctx.k, k, walk.tile, turn, ctx.shapes.k_bytes)
+                turn = turn.next()
+                self.load_tile(ctx.v, v, walk.tile, turn, ctx.shapes.v_bytes)
+                turn = turn.next()
+                walk = walk.next()
+            index = scheduler.next(index)
+
+    def wait_for_place(self, parity: Int32) -> None:
+        for i in range(self.ctx.tiles.q_tiles):
+            self.ctx.barriers.q_empty.wait(i, parity)
+
+    def load_queries(self, item: WorkItem) -> None:
+        ctx = self.ctx
+        tiles, barriers = ctx.tiles, ctx.barriers
+        rows = cute.local_tile(ctx.q.tensor[None, None, item.head, item.batch], (tiles.q_tile, tiles.head_dim), (None, 0))
+        source, target = tma_tiles(ctx.q, ctx.shapes.qk_mma().get_slice(0).partition_A(rows))
+        for i in range(tiles.q_tiles):
+            barriers.q_full.expect(i, ctx.shapes.q_bytes)
+            cute.copy(
+                ctx.q.atom, source[None, ctx.query_tile(item, i)], target[None, i], tma_bar_ptr=barriers.q_full.pointer(i)
+            )
+
+    def load_tile(self, operand: Operand, views: tuple, tile: Int32, turn: Turn, size: int) -> None:
+        """One K or V tile into the next stage of the ring."""
+        barriers, (source, target) = self.ctx.barriers, views
+        barriers.kv_empty.wait(turn.index, turn.phase ^ 1)
+        barriers.kv_full.expect(turn.index, size)
+        barrier = barriers.kv_full.pointer(turn.index)
+        cute.copy(operand.atom, source[None, tile], target[None, turn.index], tma_bar_ptr=barrier)
+
+    def k_tiles(self, item: WorkItem) -> tuple:
+        ctx = self.ctx
+        rows = cute.local_tile(self.head(ctx.k, item), (ctx.tiles.kv_tile, ctx.tiles.head_dim), (None, 0))
+        return tma_tiles(ctx.k, ctx.shapes.qk_mma().get_slice(0).partition_B(rows))
+
+    def v_tiles(self, item: WorkItem) -> tuple:
+        ctx = self.ctx
+        rows = cute.local_tile(self.head(ctx.v, item), (ctx.tiles.head_dim_v, ctx.tiles.kv_tile), (0, None))
+        return tma_tiles(ctx.v, ctx.shapes.pv_mma().get_slice(0).partition_B(rows))
+
+    def head(self, operand: Operand, item: WorkItem) -> cute.Tensor:
+        """K or V of the item's head; a batch of one serves every batch."""
+        heads, batch = operand.tensor.shape[2], operand.tensor.shape[3]
+        group = self.ctx.q.tensor.shape[2] // heads
+        return operand.tensor[None, None, item.head // group, item.batch % batch]
+
+
+def tma_tiles(operand: Operand, parts: cute.Tensor) -> tuple:
+    """(tiles in memory, stages in shared memory), both indexed [None, i]."""
+    target, source = cpasync.tma_partition(
+        operand.atom, 0, cute.make_layout(1), cute.group_modes(operand.smem, 0, 3), cute.group_modes(parts, 0, 3)
+    )
+    return source, target

@@ -1,0 +1,43 @@
+"""The store warp: TMA of finished output tiles from shared memory. TMA leaves out rows past the end of the sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+from cutlass.cute.nvgpu import cpasync
+
+from ..carried import Fixed
+from .context import Context
+
+
+@dataclass(frozen=True)
+class Store(Fixed):
+    ctx: Context
+
+    @cute.jit
+    def run(self):
+        ctx, scheduler, barriers = self.ctx, self.ctx.scheduler, self.ctx.barriers
+        tiles, parity = ctx.tiles, Int32(0)
+        index = scheduler.first()
+        while index < scheduler.count:
+            item = scheduler.item(index)
+            rows = cute.local_tile(
+                ctx.out.tensor[None, None, item.head, item.batch], (tiles.q_tile, tiles.head_dim_v), (None, 0)
+            )
+            source, target = cpasync.tma_partition(
+                ctx.out.atom, 0, cute.make_layout(1), cute.group_modes(ctx.out.smem, 0, 2), cute.group_modes(rows, 0, 2)
+            )
+            for i in cutlass.range_constexpr(tiles.q_tiles):
+                barriers.out_full.wait(i, parity)
+                cute.copy(ctx.out.atom, source[None, i], target[None, ctx.query_tile(item, i)])
+                cute.arch.cp_async_bulk_commit_group()
+            for i in cutlass.range_constexpr(tiles.q_tiles):
+                cute.arch.cp_async_bulk_wait_group(tiles.q_tiles - 1 - i, read=True)
+                barriers.out_empty.arrive(i)
+                if cutlass.const_expr(tiles.out_over_q):
+                    barriers.q_empty.arrive(i)
+            parity = parity ^ 1
+            index = scheduler.next(index)
