@@ -4,14 +4,14 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import cutlass
-from cutlass.base_dsl.typing import Integer
+from cutlass.base_dsl.typing import Numeric
 
 
 class Carried:
-    """A frozen dataclass whose staged integers a staged loop carries; other fields stay as they are."""
+    """A frozen dataclass whose staged numbers a staged loop carries; other fields stay as they are."""
 
     def _staged(self) -> list[str]:
-        return [f.name for f in fields(self) if isinstance(getattr(self, f.name), Integer)]
+        return [f.name for f in fields(self) if isinstance(getattr(self, f.name), Numeric)]
 
     def __extract_mlir_values__(self) -> list:
         return [v for name in self._staged() for v in cutlass.extract_mlir_values(getattr(self, name))]

@@ -4,7 +4,7 @@
     tile = hooks.tile(b=b, h=h)                    # a work item
     rows = tile.rows([q0, q1])                     # the rows that a thread owns, outside its loop over KV tiles
     rows.score(fragment, columns, scale)           # in the loop: fragment[i, j] is the score of row i and key columns[j]
-    rows.mask(fragment, columns, kv_len)           # on PARTIAL tiles, and on the ragged last one
+    rows.mask(fragment, columns, present)          # on PARTIAL tiles, and on the ragged last one
     rows.out(fragment, columns, lses)              # after normalisation
 
 Plain Python run while the kernel is traced; all indices are Int32. Where the heads of a KV head share a query tile, tile() gets
@@ -83,10 +83,9 @@ class RowHooks(Fixed):
             for i, row in enumerate(self._rows["score"]):
                 fragment[i, j] = Float32(self._join("score", row, column, score=fragment[i, j] * scale))
 
-    def mask(self, fragment: cute.Tensor, columns: Sequence[Int32], kv_len: Int32) -> None:
-        """fragment[i, j] = -inf where the mask graph says no, or the key is past kv_len."""
-        for j, kv in enumerate(columns):
-            exists = Boolean(kv < kv_len)
+    def mask(self, fragment: cute.Tensor, columns: Sequence[Int32], present: Sequence[Boolean]) -> None:
+        """fragment[i, j] = -inf where the mask graph says no, or key columns[j] is not present: past the end of the sequence."""
+        for j, (kv, exists) in enumerate(zip(columns, present)):
             if "mask" not in self._rows:
                 for i in range(len(self._leaves)):
                     fragment[i, j] = select(exists, fragment[i, j], Float32(-math.inf), Float32)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
-from ..arguments import Signature
+from ..arguments import Signature, Values
 from ..carried import Fixed
 from .barriers import Barriers
 from .scheduler import StaticScheduler
@@ -24,9 +24,17 @@ class Operand(Fixed):
 
 
 @dataclass(frozen=True)
+class Statistics(Fixed):
+    """What the softmax tells the correction, float32 [rows, query tiles] in shared memory. factor: for O, and the row sum at the
+    end; maximum: of the row, at the end."""
+
+    factor: cute.Tensor
+    maximum: cute.Tensor
+
+
+@dataclass(frozen=True)
 class Context(Fixed):
-    """s_factor, s_max: float32 [rows, query tiles] in shared memory, what the softmax tells the correction: the factor for O, at
-    the end the row sum, and the row maximum. tmem_address: the word that tcgen05.alloc writes."""
+    """tmem_address: the word of shared memory that tcgen05.alloc writes."""
 
     signature: Signature
     shapes: Shapes
@@ -37,12 +45,10 @@ class Context(Fixed):
     v: Operand
     out: Operand
     lse: cute.Tensor
-    s_factor: cute.Tensor
-    s_max: cute.Tensor
+    statistics: Statistics
     tmem_address: cute.Pointer
     scale: Float32
-    captures: tuple | None
-    slots: tuple | None
+    values: Values
 
     @property
     def tiles(self):

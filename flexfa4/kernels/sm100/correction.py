@@ -28,7 +28,7 @@ class Correction(Fixed):
     @cute.jit
     def run(self):
         ctx, scheduler, barriers = self.ctx, self.ctx.scheduler, self.ctx.barriers
-        hooks = Hooks(ctx.signature, ctx.captures, ctx.slots)
+        hooks = Hooks(ctx.signature, ctx.values)
         factor_parity, o_parity, out_parity = Int32(0), Int32(0), Int32(1)
         # O is there to be overwritten: the first product of an item waits for no rescaling, but for O's reader.
         for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
@@ -38,8 +38,11 @@ class Correction(Fixed):
             item = scheduler.item(index)
             walk = scheduler.walk(item)
             any_tile = walk.valid
-            walk = walk.next()
-            while walk.valid & any_tile:
+            if any_tile:
+                self.pass_first(factor_parity)
+                factor_parity = factor_parity ^ 1
+                walk = walk.next()
+            while walk.valid:
                 for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
                     self.rescale(i, factor_parity)
                 factor_parity = factor_parity ^ 1
@@ -52,13 +55,19 @@ class Correction(Fixed):
             index = scheduler.next(index)
         barriers.tmem_free.arrive(0)
 
+    def pass_first(self, parity: Int32) -> None:
+        """The first tile's factor is of no use: nothing is in O yet."""
+        for i in range(self.ctx.tiles.q_tiles):
+            self.ctx.barriers.scale_full.wait(i, parity)
+            self.ctx.barriers.scale_empty.arrive(i)
+
     @cute.jit
     def rescale(self, i: cutlass.Constexpr, parity: Int32):
         """O of query tile i times the factor of each row, if any row of the warp has one. That S of the next tile has been there,
         of which the factor comes, says that the product before it, into O, is done."""
         ctx, barriers = self.ctx, self.ctx.barriers
         barriers.scale_full.wait(i, parity)
-        factor = ctx.s_factor[self.thread, i]
+        factor = ctx.statistics.factor[self.thread, i]
         barriers.scale_empty.arrive(i)
         if cute.arch.vote_any_sync(factor < 1.0):
             load, blocks = self.o_blocks(i, tcgen05.Ld32x32bOp)
@@ -78,8 +87,8 @@ class Correction(Fixed):
         row_sum, row_max = Float32(0.0), -Float32.inf
         if any_tile:
             barriers.scale_full.wait(i, factor_parity)
-            row_sum = ctx.s_factor[self.thread, i]
-            row_max = ctx.s_max[self.thread, i]
+            row_sum = ctx.statistics.factor[self.thread, i]
+            row_max = ctx.statistics.maximum[self.thread, i]
             barriers.scale_empty.arrive(i)
             barriers.o_full.wait(i, o_parity)
         factor, lse = Float32(0.0), -Float32.inf

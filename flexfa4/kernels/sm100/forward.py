@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 import cutlass
 import cutlass.cute as cute
 import cutlass.utils as utils
 from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync
 
-from ..arguments import Signature
+from ..arguments import Lists, Signature, Tensors, Values
 from ..barriers import initialise
 from ..walk import Grid
 from .barriers import Barriers
-from .context import Context, Operand
+from .context import Context, Operand, Statistics
 from .correction import Correction
 from .load import Load
 from .mma import Mma
@@ -39,36 +37,33 @@ class Forward:
         self.tiles = signature.plan.tiles
 
     @cute.jit
-    def __call__(
-        self, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, lse: cute.Tensor, scale: Float32,
-        spans: Optional[tuple], work: Optional[cute.Tensor], parts: Optional[tuple], workers: Int32,
-        captures: Optional[tuple], slots: Optional[tuple], stream,
-    ):  # fmt: skip
+    def __call__(self, tensors: Tensors, scale: Float32, lists: Lists, workers: Int32, values: Values, stream):
         tiles, shapes = self.tiles, Shapes(self.tiles, self.signature.plan.dtype)
         load, store = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
         q_tma = cute.nvgpu.make_tiled_tma_atom_A(
-            load, _matrix(q, ROWS_FIRST), stage_of(shapes.q_layout()), shapes.qk_tile, shapes.qk_mma()
+            load, _matrix(tensors.q, ROWS_FIRST), stage_of(shapes.q_layout()), shapes.qk_tile, shapes.qk_mma()
         )
         k_tma = cute.nvgpu.make_tiled_tma_atom_B(
-            load, _matrix(k, ROWS_FIRST), stage_of(shapes.k_layout()), shapes.qk_tile, shapes.qk_mma()
+            load, _matrix(tensors.k, ROWS_FIRST), stage_of(shapes.k_layout()), shapes.qk_tile, shapes.qk_mma()
         )
         v_tma = cute.nvgpu.make_tiled_tma_atom_B(
-            load, _matrix(v, COLUMNS_FIRST), stage_of(shapes.v_layout()), shapes.pv_tile, shapes.pv_mma()
+            load, _matrix(tensors.v, COLUMNS_FIRST), stage_of(shapes.v_layout()), shapes.pv_tile, shapes.pv_mma()
         )
         out_tile = (tiles.q_tile, tiles.head_dim_v)
         out_layout = cute.select(shapes.out_layout(), mode=[0, 1])
-        out_tma = cpasync.make_tiled_tma_atom(store, _matrix(out, ROWS_FIRST), out_layout, out_tile)
+        out_tma = cpasync.make_tiled_tma_atom(store, _matrix(tensors.out, ROWS_FIRST), out_layout, out_tile)
+        q, k = tensors.q, tensors.k
         grid = Grid(cute.ceil_div(q.shape[2], tiles.rows), q.shape[1], cute.ceil_div(k.shape[2], tiles.kv_tile))
-        count = work.shape[0] if cutlass.const_expr(work is not None) else grid.q_tiles * grid.heads * q.shape[0]
-        self.kernel(q_tma, k_tma, v_tma, out_tma, lse, scale, spans, work, grid, Int32(count), captures, slots).launch(
+        count = grid.q_tiles * grid.heads * q.shape[0]
+        if cutlass.const_expr(lists.work is not None):
+            count = lists.work.shape[0]
+        tma = tuple(tuple(pair) for pair in (q_tma, k_tma, v_tma, out_tma))
+        self.kernel(tma, tensors.lse, scale, lists, grid, Int32(count), values).launch(
             grid=(workers, 1, 1), block=(tiles.threads, 1, 1), stream=stream, min_blocks_per_mp=1
         )
 
     @cute.kernel
-    def kernel(
-        self, q: tuple, k: tuple, v: tuple, out: tuple, lse: cute.Tensor, scale: Float32, spans: Optional[tuple],
-        work: Optional[cute.Tensor], grid: Grid, count: Int32, captures: Optional[tuple], slots: Optional[tuple],
-    ):  # fmt: skip
+    def kernel(self, tma: tuple, lse: cute.Tensor, scale: Float32, lists: Lists, grid: Grid, count: Int32, values: Values):
         tiles, shapes = self.tiles, Shapes(self.tiles, self.signature.plan.dtype)
         smem = utils.SmemAllocator()
         s_q = _allocate(smem, shapes.dtype, shapes.q_layout())
@@ -86,20 +81,17 @@ class Forward:
 
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         if warp == 0:
-            for atom, _ in (q, k, v, out):
+            for atom, _ in tma:
                 cpasync.prefetch_descriptor(atom)
             with cute.arch.elect_one():
                 initialise(barriers.table, barriers.pointers)
             cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
-        scheduler = StaticScheduler(work, spans, grid, count, self.signature.plan.split)
-        operands = [Operand(*tma, shared) for tma, shared in zip((q, k, v, out), (s_q, s_k, s_v, s_out))]
-        self.play(
-            Context(
-                self.signature, shapes, barriers, scheduler, *operands, lse, s_factor, s_max, tmem_address, scale, captures, slots
-            ),
-            warp,
-        )
+        scheduler = StaticScheduler(lists.work, lists.spans, grid, count, self.signature.plan.split)
+        operands = [Operand(*pair, shared) for pair, shared in zip(tma, (s_q, s_k, s_v, s_out))]
+        statistics = Statistics(s_factor, s_max)
+        ctx = Context(self.signature, shapes, barriers, scheduler, *operands, lse, statistics, tmem_address, scale, values)
+        self.play(ctx, warp)
 
     @cute.jit
     def play(self, ctx: Context, warp: Int32):

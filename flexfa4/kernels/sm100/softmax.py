@@ -6,7 +6,7 @@ The row maximum that scores are measured from moves only when it would grow by m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cutlass
 import cutlass.cute as cute
@@ -14,13 +14,36 @@ from cutlass import Boolean, Float32, Int32
 from cutlass.cute.nvgpu import tcgen05
 
 from ..exp2 import exp2_packed
-from ..carried import Fixed
+from ..carried import Carried, Fixed
 from ..hooks import Hooks, RowHooks
 from ..walk import PARTIAL, Walk
 from .context import Context
 
 LOAD_COLUMNS = 32  # of S in one tcgen05.ld
-STORE_COLUMNS = 32  # of P in one tcgen05.st, in 16 words
+STORE_COLUMNS = 16  # of P in one tcgen05.st, in 8 words
+
+
+@dataclass(frozen=True)
+class State(Carried):
+    """What a thread carries from tile to tile. s_parity, empty_parity: of the next s_full and scale_empty; row_max: what scores are
+    measured from, unscaled; row_sum: of the exponentials so far."""
+
+    s_parity: Int32
+    empty_parity: Int32
+    row_max: Float32
+    row_sum: Float32
+
+    def restarted(self) -> State:
+        """At a new row."""
+        return replace(self, row_max=Float32(-Float32.inf), row_sum=Float32(0.0))
+
+
+@dataclass(frozen=True)
+class Row(Fixed):
+    """What a thread needs of its row. scale: of the scores inside exp2."""
+
+    hooks: RowHooks
+    scale: Float32
 
 
 @dataclass(frozen=True)
@@ -34,39 +57,53 @@ class Softmax(Fixed):
     @cute.jit
     def run(self):
         ctx, scheduler, barriers = self.ctx, self.ctx.scheduler, self.ctx.barriers
-        hooks = Hooks(ctx.signature, ctx.captures, ctx.slots)
-        scale = hooks.softmax_scale(ctx.scale)
-        s_parity, empty_parity = Int32(0), Int32(1)
+        hooks = Hooks(ctx.signature, ctx.values)
+        state = State(Int32(0), Int32(1), Float32(0.0), Float32(0.0))
         index = scheduler.first()
         while index < scheduler.count:
             item = scheduler.item(index)
-            walk = scheduler.walk(item)
+            walk = uniform(scheduler.walk(item))
             q = ctx.query_tile(item, self.q_tile) * ctx.tiles.q_tile + self.thread
-            rows = hooks.tile(item.batch, item.head).rows([q])
-            row_max, row_sum, first = -Float32.inf, Float32(0.0), Boolean(True)
+            row = Row(hooks.tile(item.batch, item.head).rows([q]), hooks.softmax_scale(ctx.scale))
             any_tile = walk.valid
+            state = state.restarted()
             while walk.valid:
-                barriers.s_full.wait(self.q_tile, s_parity)
-                s = self.load_s()
-                self.edit(s, rows, walk)
-                row_max, factor = self.move_max(row_max, max_of(s), scale)
-                if not first:
-                    barriers.scale_empty.wait(self.q_tile, empty_parity)
-                    empty_parity = empty_parity ^ 1
-                    ctx.s_factor[self.thread, self.q_tile] = factor
-                    barriers.scale_full.arrive(self.q_tile)
-                self.write_p(s, scale, -finite(row_max) * scale)
-                row_sum = row_sum * factor + sum_of(s)
-                s_parity, first = s_parity ^ 1, Boolean(False)
-                walk = walk.next()
+                # Two copies of a step: behind a branch of their own, 128 cheap selects would be made on every tile.
+                if (walk.kind == PARTIAL) | ((walk.tile + 1) * ctx.tiles.kv_tile > ctx.kv_len):
+                    state = self.step(row, walk.tile, state, True)
+                else:
+                    state = self.step(row, walk.tile, state, False)
+                walk = uniform(walk.next())
             if any_tile:
-                barriers.scale_empty.wait(self.q_tile, empty_parity)
-                empty_parity = empty_parity ^ 1
-                ctx.s_factor[self.thread, self.q_tile] = row_sum
-                ctx.s_max[self.thread, self.q_tile] = row_max
-                barriers.scale_full.arrive(self.q_tile)
+                state = self.hand_over(state, state.row_sum)
             index = scheduler.next(index)
         barriers.tmem_free.arrive(0)
+
+    @cute.jit
+    def step(self, row: Row, tile: Int32, state: State, masked: cutlass.Constexpr) -> State:
+        """One KV tile."""
+        self.ctx.barriers.s_full.wait(self.q_tile, state.s_parity)
+        s = self.load_s()
+        width = self.ctx.tiles.kv_tile
+        columns = [tile * width + j for j in range(width)]
+        row.hooks.score(s, columns, self.ctx.scale)
+        if cutlass.const_expr(masked):
+            keys = self.ctx.kv_len - tile * width
+            row.hooks.mask(s, columns, [Boolean(j < keys) for j in range(width)])
+        row_max, factor = self.move_max(state.row_max, max_of(s), row.scale)
+        state = replace(state, row_max=row_max, s_parity=state.s_parity ^ 1)
+        state = self.hand_over(state, factor)
+        total = self.write_p(s, row.scale, -finite(row_max) * row.scale)
+        return replace(state, row_sum=state.row_sum * factor + total)
+
+    def hand_over(self, state: State, factor: Float32) -> State:
+        """Tells the correction warpgroup the factor for O, or the row sum, and the row maximum."""
+        ctx, barriers = self.ctx, self.ctx.barriers
+        barriers.scale_empty.wait(self.q_tile, state.empty_parity)
+        ctx.statistics.factor[self.thread, self.q_tile] = factor
+        ctx.statistics.maximum[self.thread, self.q_tile] = state.row_max
+        barriers.scale_full.arrive(self.q_tile)
+        return replace(state, empty_parity=state.empty_parity ^ 1)
 
     def load_s(self) -> cute.Tensor:
         """The thread's row of S, float32 [1, kv_tile]."""
@@ -76,19 +113,6 @@ class Softmax(Fixed):
         r_s = cute.make_rmem_tensor(copy.partition_D(cute.make_identity_tensor(t_s.shape)).shape, Float32)
         cute.copy(copy, copy.partition_S(t_s), r_s)
         return cute.make_tensor(r_s.iterator, cute.make_layout((1, self.ctx.tiles.kv_tile)))
-
-    @cute.jit
-    def edit(self, s: cute.Tensor, rows: RowHooks, walk: Walk):
-        """Score graph on every tile; mask graph where the tile is PARTIAL; keys past the end hidden."""
-        width = self.ctx.tiles.kv_tile
-        first = walk.tile * width
-        rows.score(s, [first + j for j in range(width)], self.ctx.scale)
-        if walk.kind == PARTIAL:
-            rows.mask(s, [first + j for j in range(width)], None)
-        keys = self.ctx.kv_len - first
-        if keys < width:
-            for j in cutlass.range_constexpr(width):
-                s[0, j] = s[0, j] if j < keys else -Float32.inf
 
     @cute.jit
     def move_max(self, old: Float32, tile_max: Float32, scale: Float32):
@@ -101,27 +125,37 @@ class Softmax(Fixed):
             factor = Float32(1.0)
         return new, factor
 
-    def write_p(self, s: cute.Tensor, scale: Float32, offset: Float32) -> None:
-        """s becomes exp2(s * scale + offset); P, which is s rounded, goes to tensor memory and is announced in two parts."""
-        shapes, barriers, tiles = self.ctx.shapes, self.ctx.barriers, self.ctx.tiles
+    def write_p(self, s: cute.Tensor, scale: Float32, offset: Float32) -> Float32:
+        """s becomes exp2(s * scale + offset); P, which is s rounded, goes to tensor memory and is announced in two parts. Returns
+        the sum of s: of the first part while the exponentials of the second are under way."""
+        barriers, tiles = self.ctx.barriers, self.ctx.tiles
+        early = tiles.early_p or tiles.kv_tile
+        self.write_columns(s, scale, offset, 0, early)
+        barriers.p_ready.arrive(self.q_tile)
+        sums = Sums().add(s, 0, early)
+        if tiles.early_p:
+            self.write_columns(s, scale, offset, early, tiles.kv_tile)
+            barriers.p_full.arrive(self.q_tile)
+            sums = sums.add(s, early, tiles.kv_tile)
+        return sums.total()
+
+    def write_columns(self, s: cute.Tensor, scale: Float32, offset: Float32, begin: int, end: int) -> None:
+        """Columns begin .. end - 1 of P."""
+        shapes = self.ctx.shapes
         t_p = shapes.p(self.q_tile)
         atom = cute.make_copy_atom(tcgen05.St32x32bOp(tcgen05.Repetition(STORE_COLUMNS // 2)), Float32)
         copy = tcgen05.make_tmem_copy(atom, t_p).get_slice(self.thread)
         target = copy.partition_D(t_p)
         words = cute.make_rmem_tensor(copy.partition_S(cute.make_identity_tensor(t_p.shape)).shape, Float32)
-        p = cute.make_tensor(cute.recast_ptr(words.iterator, dtype=shapes.dtype), cute.make_layout(tiles.kv_tile))
-        for chunk in range(tiles.kv_tile // STORE_COLUMNS):
-            for j in range(chunk * STORE_COLUMNS, (chunk + 1) * STORE_COLUMNS, 2):
+        p = cute.make_tensor(cute.recast_ptr(words.iterator, dtype=shapes.dtype), cute.make_layout(cute.size(s)))
+        for first in range(begin, end, STORE_COLUMNS):
+            for j in range(first, first + STORE_COLUMNS, 2):
                 pair = cute.arch.fma_packed_f32x2((s[j], s[j + 1]), (scale, scale), (offset, offset), rnd="rn")
                 s[j], s[j + 1] = self.exponentials(j // 2, *pair)
-            part(p, chunk).store(part(s, chunk).load().to(shapes.dtype))
+            part(p, first).store(part(s, first).load().to(shapes.dtype))
+            chunk = first // STORE_COLUMNS
             cute.copy(copy, words[None, None, chunk], target[None, None, chunk])
-            if (chunk + 1) * STORE_COLUMNS == (tiles.early_p or tiles.kv_tile):
-                cute.arch.fence_view_async_tmem_store()
-                barriers.p_ready.arrive(self.q_tile)
-        if tiles.early_p:
-            cute.arch.fence_view_async_tmem_store()
-            barriers.p_full.arrive(self.q_tile)
+        cute.arch.fence_view_async_tmem_store()
 
     def exponentials(self, pair: int, x: Float32, y: Float32) -> tuple[Float32, Float32]:
         """Of every 16 exponentials, 8 pairs, `software_exp` go to the FMA units, spread evenly."""
@@ -129,6 +163,14 @@ class Softmax(Fixed):
         if (slot + 1) * share // 8 > slot * share // 8:
             return exp2_packed(x, y, self.ctx.tiles.exp_degree)
         return cute.math.exp2(x, fastmath=True), cute.math.exp2(y, fastmath=True)
+
+
+def uniform(walk: Walk) -> Walk:
+    """The same for every lane of the warp, which the compiler is told, so that it branches and addresses without the registers of
+    threads."""
+    valid = Boolean(cute.arch.make_warp_uniform(Int32(walk.valid)) != 0)
+    kind = walk.kind if isinstance(walk.kind, int) else cute.arch.make_warp_uniform(walk.kind)
+    return replace(walk, valid=valid, tile=cute.arch.make_warp_uniform(walk.tile), kind=kind)
 
 
 @cute.jit
@@ -145,18 +187,30 @@ def max_of(s: cute.Tensor) -> Float32:
     return cute.arch.fmax(cute.arch.fmax(chains[0], chains[1]), cute.arch.fmax(chains[2], chains[3]))
 
 
-def sum_of(s: cute.Tensor) -> Float32:
-    """Four chains of pairs."""
-    chains = [(s[2 * j], s[2 * j + 1]) for j in range(4)]
-    for j in range(4, cute.size(s) // 2):
-        chains[j % 4] = _add(chains[j % 4], (s[2 * j], s[2 * j + 1]))
-    low, high = _add(_add(chains[0], chains[1]), _add(chains[2], chains[3]))
-    return low + high
+class Sums:
+    """A sum in four chains of pairs."""
+
+    def __init__(self):
+        self.chains = []
+
+    def add(self, s: cute.Tensor, begin: int, end: int) -> Sums:
+        """Columns begin .. end - 1, an even number."""
+        for j in range(begin, end, 2):
+            pair, chain = (s[j], s[j + 1]), j // 2 % 4
+            if len(self.chains) < 4:
+                self.chains.append(pair)
+            else:
+                self.chains[chain] = _add(self.chains[chain], pair)
+        return self
+
+    def total(self) -> Float32:
+        low, high = _add(_add(*self.chains[:2]), _add(*self.chains[2:]))
+        return low + high
 
 
 def _add(a, b):
     return cute.arch.add_packed_f32x2(a, b, rnd="rn")
 
 
-def part(fragment: cute.Tensor, chunk: int) -> cute.Tensor:
-    return cute.make_tensor(fragment.iterator + chunk * STORE_COLUMNS, cute.make_layout(STORE_COLUMNS))
+def part(fragment: cute.Tensor, first: int) -> cute.Tensor:
+    return cute.make_tensor(fragment.iterator + first, cute.make_layout(STORE_COLUMNS))
