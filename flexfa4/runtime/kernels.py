@@ -12,11 +12,12 @@ from torch import Tensor
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.kernels.arguments import TMA_BYTES, Signature, fake_arguments
 from flexfa4.kernels.sm90.forward import Forward as Sm90Kernel
+from flexfa4.kernels.sm100.forward import Forward as Sm100Kernel
 from flexfa4.plan import Plan
 
 from .lists import NO_MASK, Lists
 
-_KERNELS = {"sm90": (Sm90Kernel, "sm_90a")}
+_KERNELS = {"sm90": (Sm90Kernel, "sm_90a"), "sm100": (Sm100Kernel, "sm_100a")}
 _OPTIONS = "--enable-tvm-ffi --gpu-arch {}"
 
 _compiled: dict[Signature, Callable] = {}

@@ -1,5 +1,5 @@
 """The Hopper forward in the emulator against dense float64 attention: lengths around tile edges, head dims, the gallery's mods,
-several interleavings and completion policies. `sm90_emulated.py` lists the cases."""
+several interleavings and completion policies. `forward_emulated.py` lists the cases."""
 import importlib.util
 import json
 import subprocess
@@ -23,8 +23,8 @@ LSE_TOLERANCE = 3e-6
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_forward_agrees_with_float64(share):
-    script = Path(__file__).with_name("sm90_emulated.py")
-    done = subprocess.run([sys.executable, str(script), f"{share}/{SHARES}"], capture_output=True, text=True, timeout=500)
+    script = Path(__file__).with_name("forward_emulated.py")
+    done = subprocess.run([sys.executable, str(script), "sm90", f"{share}/{SHARES}"], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     rows = json.loads(done.stdout.splitlines()[-1])
     assert len(rows) >= 20

@@ -82,7 +82,8 @@ def edit(rows: RowHooks, columns: Columns, scores: cute.Tensor, walk: Walk, scal
     positions = columns.of(walk.tile)
     rows.score(scores, positions, scale)
     if Boolean(walk.kind == PARTIAL) | columns.ragged(walk.tile):
-        rows.mask(scores, columns.of(walk.tile), columns.kv_len)
+        keys = columns.of(walk.tile)
+        rows.mask(scores, keys, [Boolean(kv < columns.kv_len) for kv in keys])
 
 
 @cute.jit

@@ -1,6 +1,6 @@
-"""The Hopper forward in the emulator against dense float64 attention; run by test_sm90.py, in processes of its own.
+"""A forward kernel in the emulator against dense float64 attention; run by the tests beside it, in processes of its own.
 
-Arguments: names of cases, or i/n for a share of them. Prints one JSON list, a row for each run: what it was, the largest errors,
+Arguments: the architecture (sm90 or sm100), then names of cases, or i/n for a share of them. Prints one JSON list, a row for each run: what it was, the largest errors,
 and the findings of the emulator."""
 import json
 import sys
@@ -12,12 +12,13 @@ from typing import Callable
 warnings.simplefilter("ignore")
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS)]
-WANTED = sys.argv[1:]
+KERNEL, *WANTED = sys.argv[1:]
 sys.argv = sys.argv[:1]  # the DSL parses the options of the process
 import conftest  # noqa: E402, F401
 from flexfa4 import emulator  # noqa: E402
 
-emulator.prepare("sm_90a")
+ARCH = {"sm90": "sm_90a", "sm100": "sm_100a"}[KERNEL]
+emulator.prepare(ARCH)
 import torch  # noqa: E402
 
 from flexfa4 import create_block_mask, mods, reference  # noqa: E402
@@ -71,14 +72,14 @@ def run(case: Case) -> list[dict]:
     scale = case.dims[0] ** -0.5
     bounds = [None if mod is None else bind(mod, kind)
               for mod, kind in ((case.score_mod, "score"), (case.mask_mod, "mask"), (case.out_mod, "out"))]
-    choice = engine.choose("sm90", q, k, v, scale, bounds)
+    choice = engine.choose(KERNEL, q, k, v, scale, bounds)
     assert choice.plan is not None, choice.reason
     lists = lists_of(case, choice.plan)
     out64, lse64 = reference.attention(q, k, v, case.score_mod, case.mask_mod, scale, case.out_mod)
     rows = []
     for seed in range(case.runs):
         completion = COMPLETIONS[seed % 3]
-        with emulator.device("sm_90a", seed=seed, completion=completion) as dev:
+        with emulator.device(ARCH, seed=seed, completion=completion) as dev:
             out, lse = kernels.forward(choice.plan, (q, k, v), scale, bounds, lists, case.workers, dev.tensor)
         rows.append(dict(case=case.name, seed=seed, completion=completion, findings=dev.findings, launches=len(dev.launches),
                          half=str(case.dtype).split(".")[1], largest=out64.abs().max().item(),
@@ -132,7 +133,7 @@ CASES = [
     Case("D=64", dims=(64, 64), lengths=(400, 300), mask_mod=mods.causal_mask),
     Case("D=96", dims=(96, 96)),
     Case("D=192, 128", dims=(192, 128)),
-    Case("D=256", dims=(256, 256)),
+    *([Case("D=256", dims=(256, 256))] if KERNEL == "sm90" else []),
     Case("D=40", dims=(40, 40)),
     Case("D=31, 17", dims=(31, 17)),
     *gallery(),

@@ -1,0 +1,48 @@
+"""The Blackwell forward in the emulator against dense float64 attention: lengths around tile edges, head dims, the gallery's mods,
+several interleavings and completion policies. `forward_emulated.py` lists the cases."""
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.emulate,
+    pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl"),
+]
+SHARES = 4
+QUICK = ("causal in order", "rows without keys", "many tiles", "fp16", "D=192, 128", "D=31, 17", "mod alibi", "mod document")
+# Relative to the largest output: P and the output are rounded to the inputs' type, half a unit each.
+OUT_TOLERANCE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+# The relative error of the polynomial for 2**x, of degree 3 by default, and what ex2.approx and lg2.approx add.
+LSE_TOLERANCE = 7.6e-5 + 3e-6
+
+
+def rows_of(*words: str) -> list[dict]:
+    script = Path(__file__).with_name("forward_emulated.py")
+    done = subprocess.run([sys.executable, str(script), "sm100", *words], capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def check(rows: list[dict]) -> None:
+    for row in rows:
+        assert row["launches"] == 1 and row["findings"] == [], row
+        assert row["out"] <= OUT_TOLERANCE[row["half"]] * row["largest"] and row["lse"] <= LSE_TOLERANCE, row
+
+
+def test_a_few_cases_agree_with_float64():
+    rows = rows_of(*QUICK)
+    assert {row["case"] for row in rows} == set(QUICK)
+    check(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_case_agrees_with_float64(share):
+    rows = rows_of(f"{share}/{SHARES}")
+    assert len(rows) >= 20
+    check(rows)
