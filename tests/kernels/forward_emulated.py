@@ -1,7 +1,7 @@
 """A forward kernel in the emulator against dense float64 attention; run by the tests beside it, in processes of its own.
 
-Arguments: the architecture (sm90 or sm100), then names of cases, or i/n for a share of them. Prints one JSON list, a row for each run: what it was, the largest errors,
-and the findings of the emulator."""
+Arguments: the architecture (sm90 or sm100), then names of cases, or i/n for a share of them.
+Prints one JSON list, a row for each run: what it was, the largest errors, and the findings of the emulator."""
 import json
 import sys
 import warnings

@@ -1,5 +1,5 @@
-"""The Blackwell forward in the emulator against dense float64 attention: lengths around tile edges, head dims, the gallery's mods,
-several interleavings and completion policies. `forward_emulated.py` lists the cases."""
+"""The Blackwell forward in the emulator against dense float64 attention: lengths around tile edges, head dims, the gallery's
+mods, several interleavings and completion policies. `forward_emulated.py` lists the cases."""
 import importlib.util
 import json
 import subprocess

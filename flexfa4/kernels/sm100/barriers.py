@@ -14,8 +14,8 @@ from ..carried import Fixed
 
 
 class Mbarriers(Fixed):
-    """One row of the table. Who waits counts phases: phase n has parity n & 1, and a wait for parity 1 passes at once on a barrier
-    that has completed no phase."""
+    """One row of the table. Who waits counts phases: phase n has parity n & 1, and a wait for parity 1 passes at once on a
+    barrier that has completed no phase."""
 
     def __init__(self, first: cute.Pointer):
         self.first = first

@@ -1,5 +1,5 @@
-"""The correction warpgroup: rescales O in tensor memory where a row maximum moved; at the end normalises it, runs the output graph
-and leaves it in shared memory for the store warp. A row a thread, both query tiles one after the other."""
+"""The correction warpgroup: rescales O in tensor memory where a row maximum moved; at the end normalises it, runs the output
+graph and leaves it in shared memory for the store warp. A row a thread, both query tiles one after the other."""
 
 from __future__ import annotations
 

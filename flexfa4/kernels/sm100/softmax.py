@@ -25,8 +25,8 @@ STORE_COLUMNS = 16  # of P in one tcgen05.st, in 8 words
 
 @dataclass(frozen=True)
 class State(Carried):
-    """What a thread carries from tile to tile. s_parity, empty_parity: of the next s_full and scale_empty; row_max: what scores are
-    measured from, unscaled; row_sum: of the exponentials so far."""
+    """What a thread carries from tile to tile. s_parity, empty_parity: of the next s_full and scale_empty; row_max: what scores
+    are measured from, unscaled; row_sum: of the exponentials so far."""
 
     s_parity: Int32
     empty_parity: Int32
