@@ -16,7 +16,8 @@ from flexfa4.ir import Node, Op
 from flexfa4.ir.bound import BoundGraph
 
 from .captures import CaptureGradients
-from .problem import LN_2, LOG2_E, Chunk, Mask, Problem, fill
+from .hiding import clear, hide
+from .problem import LN_2, LOG2_E, Chunk, Mask, Problem, QueryTile
 from .scratch import Scratch
 
 # Takes the place of the lse of a row that saw no key: exp(S - 1e30) is 0 for any score.
@@ -43,11 +44,11 @@ def backward(q, k, v, saved, incoming, scale: float, score: BoundGraph | None = 
     """
     p = Problem(q, k, v, scale, score, mask)
     work = _Backward(p, saved, incoming, wanted)
-    for chunk in p.chunks():
-        for tile, first, end in p.query_tiles():
-            blocks = p.blocks(chunk, tile)
-            if blocks:
-                work.row(chunk, first, end, blocks)
+    chunks = list(p.chunks())
+    for tile in p.query_tiles():
+        for chunk in chunks:
+            if p.blocks(chunk, tile):
+                work.row(chunk, tile)
     dk = work.dk if score is not None else work.dk.mul_(LN_2)       # the queries carried log2(e)
     captures = work.captures.results() if work.captures is not None else {}
     return Gradients(work.dq.flatten(1, 2).to(q.dtype), dk.to(k.dtype), work.dv.to(v.dtype), captures)
@@ -73,24 +74,24 @@ class _Backward:
             self.captures = CaptureGradients(p.score, found.loads, wanted, p.dtype)
             self.roots = (p.score.graph.root, found.score, *self.captures.roots)
 
-    def row(self, chunk: Chunk, first: int, end: int, blocks) -> None:
-        """Adds what query rows [first, end) contribute to every gradient."""
+    def row(self, chunk: Chunk, tile: QueryTile) -> None:
+        """Adds what the rows of a query tile contribute to every gradient."""
         p = self.p
         keys, values = p.keys(p.k, chunk), p.keys(p.v, chunk)
         d_keys, d_values = p.keys(self.dk, chunk), p.keys(self.dv, chunk)
-        queries = p.queries(p.q, chunk, first, end).mul(p.folded)
-        d_out = p.queries(self.d_out, chunk, first, end)
-        delta = d_out.mul(p.queries(self.out, chunk, first, end)).sum(-1, keepdim=True)
+        queries = p.queries(p.q, chunk, tile).mul(p.folded)
+        d_out = p.queries(self.d_out, chunk, tile)
+        delta = d_out.mul(p.queries(self.out, chunk, tile)).sum(-1, keepdim=True)
         if self.d_lse is not None:
-            delta.sub_(p.queries(self.d_lse, chunk, first, end).unsqueeze(-1))
-        lse = p.queries(self.lse, chunk, first, end).unsqueeze(-1)
-        leaves = p.leaves(chunk, first, end)
+            delta.sub_(p.queries(self.d_lse, chunk, tile).unsqueeze(-1))
+        lse = p.queries(self.lse, chunk, tile).unsqueeze(-1)
+        leaves = p.leaves(chunk, tile)
         d_queries = None
-        for block in blocks:
+        for block in p.blocks(chunk, tile):
             block_keys = p.take(keys, block)
             scores = self.scratch.product("scores", queries, block_keys.transpose(1, 2))
-            hidden = p.hidden(leaves, block)
-            shape = p.tile_shape(chunk, end - first, block.width)
+            hidden = p.hidden(chunk, tile, leaves, block)
+            shape = p.tile_shape(chunk, tile, block.width)
             env = {**leaves, Op.KV: p.positions(block), Op.SCORE: scores.view(shape)} if self.roots else {}
             edited, slope, *rest = program(self.roots)(env, p.score.tensors, p.score.literals) if self.roots else (scores, None)
             weights = self._weights(edited, lse, scores, shape, hidden)
@@ -102,31 +103,31 @@ class _Backward:
             p.add(d_keys, block, torch.bmm(grads.transpose(1, 2), queries))
             part = torch.bmm(grads, block_keys)
             d_queries = part if d_queries is None else d_queries.add_(part)
-        place = self.dq[p.rows_of(chunk, first, end)]
+        place = self.dq[p.rows_of(chunk, tile)]
         place.copy_(d_queries.mul_(p.scale).view(place.shape))
 
     def _weights(self, edited, lse, scores, shape, hidden) -> torch.Tensor:
         """P of one tile, [pairs, rows, keys], 0 on hidden lanes."""
-        if not self.roots:
-            weights = scores.sub_(lse).exp2_()
-        else:
+        if self.roots:
             edited = edited.to(scores.device).expand(shape).reshape(scores.shape)
-            weights = torch.sub(edited, lse).to(scores.dtype).mul_(LOG2_E).exp2_()
-        fill(weights.view(shape), hidden, 0.0)
-        return weights
+            scores = torch.sub(edited, lse).to(scores.dtype).mul_(LOG2_E)
+        else:
+            scores = scores.sub_(lse)
+        hide(scores.view(shape), hidden)
+        return scores.exp2_()
 
     def _through(self, grads, shape, slope, rest, hidden) -> torch.Tensor:
-        """dS from dS', through the score graph; adds to the captures' gradients on the way."""
+        """dS from dS', through the score graph; adds to the captures' gradients on the way. A hidden lane holds 0 before."""
         def clean(lanes: torch.Tensor) -> torch.Tensor:
-            fill(lanes, hidden, 0.0)                  # an adjoint may be inf or NaN where the mask hides the lane: 0 * inf
+            clear(lanes, hidden)                      # an adjoint may be inf or NaN where the mask hides the lane: 0 * inf
             return lanes
 
-        tile = grads.view(shape)
+        lanes = clean(grads.view(shape))
         if self.captures.loads:
-            self.captures.add(tile, rest, clean)
+            self.captures.add(lanes, rest, clean)
         if _is_one(self.slope):
             return grads
-        return clean(tile.mul_(slope)).view(grads.shape)
+        return clean(lanes.mul_(slope)).view(grads.shape)
 
 
 def _is_one(n: Node) -> bool:

@@ -7,7 +7,8 @@ import torch
 
 from flexfa4.ir.bound import BoundGraph
 
-from .problem import LN_2, LOG2_E, Chunk, Mask, Problem, fill
+from .hiding import hide
+from .problem import LN_2, LOG2_E, Chunk, Mask, Problem, QueryTile
 from .scratch import Scratch
 
 
@@ -26,35 +27,33 @@ def forward(q, k, v, scale: float, score: BoundGraph | None = None, mask: Mask |
     out = torch.zeros(*p.q.shape[:4], p.v_dim, dtype=q.dtype, device=p.device)
     lse = torch.full(p.q.shape[:4], -math.inf, dtype=p.dtype, device=p.device)
     scratch = Scratch(p.dtype, p.device)
-    for chunk in p.chunks():
-        keys, values = p.keys(p.k, chunk), p.keys(p.v, chunk)
-        for tile, first, end in p.query_tiles():
-            blocks = p.blocks(chunk, tile)
-            if not blocks:
+    chunks = [(chunk, p.keys(p.k, chunk), p.keys(p.v, chunk)) for chunk in p.chunks()]
+    for tile in p.query_tiles():
+        for chunk, keys, values in chunks:
+            if not p.blocks(chunk, tile):
                 continue
-            row_max, row_sum, acc = _row(p, chunk, (first, end), blocks, (keys, values), scratch)
-            shape = p.tile_shape(chunk, end - first, p.v_dim)
+            row_max, row_sum, acc = _row(p, chunk, tile, (keys, values), scratch)
+            shape = p.tile_shape(chunk, tile, p.v_dim)
             row_lse = row_sum.log2().mul_(p.unit).add_(row_max).mul_(LN_2 / p.unit)
-            out[p.rows_of(chunk, first, end)] = acc.div_(row_sum.masked_fill_(row_sum == 0, 1)).view(shape)
-            lse[p.rows_of(chunk, first, end)] = row_lse.view(shape[:4])
+            out[p.rows_of(chunk, tile)] = acc.div_(row_sum.masked_fill_(row_sum == 0, 1)).view(shape)
+            lse[p.rows_of(chunk, tile)] = row_lse.view(shape[:4])
     return out.flatten(1, 2), lse.flatten(1, 2)
 
 
-def _row(p: Problem, chunk: Chunk, rows, blocks, keys_values, scratch: Scratch):
+def _row(p: Problem, chunk: Chunk, tile: QueryTile, keys_values, scratch: Scratch):
     """One query tile against its blocks: (row_max, row_sum, output before normalisation), each [pairs, heads * rows, ...]."""
-    first, end = rows
     keys, values = keys_values
-    queries = p.queries(p.q, chunk, first, end).mul(p.folded)
-    leaves = p.leaves(chunk, first, end)
+    queries = p.queries(p.q, chunk, tile).mul(p.folded)
+    leaves = p.leaves(chunk, tile)
     row_max = row_sum = acc = None
-    for block in blocks:
+    for block in p.blocks(chunk, tile):
         scores = scratch.product("scores", queries, p.take(keys, block).transpose(1, 2))
-        tile = scores.view(p.tile_shape(chunk, end - first, block.width))
-        hidden = p.hidden(leaves, block)
+        lanes = scores.view(p.tile_shape(chunk, tile, block.width))
+        hidden = p.hidden(chunk, tile, leaves, block)
         if p.score is not None:
-            tile = p.edited(tile, leaves, block, hidden)
-            scores = tile.view(scores.shape)
-        fill(tile, hidden, -math.inf)
+            lanes = p.edited(lanes, leaves, block, hidden)
+            scores = lanes.view(scores.shape)
+        hide(lanes, hidden)
         top = scores.amax(-1, keepdim=True).clamp_(min=FLOOR)
         if row_max is not None:
             torch.maximum(top, row_max, out=top)

@@ -21,12 +21,12 @@ def proven_safe(bound: BoundGraph, sizes: dict[Op, int]) -> bool:
 
 def evaluate_visible(bound: BoundGraph, env: dict, shape, hidden) -> torch.Tensor:
     """The graph on one tile of the given shape. Raises LookupOutOfRange if a lane that the mask shows depends on a lookup past
-    the end of a capture; `hidden` is a list of (columns, lanes) that it does not show."""
+    the end of a capture; `hidden` lists what it does not show."""
     value, bad = evaluate_checked(bound, env)
     if bad is not None and bool(bad.any()):
         visible = bad.expand(shape).clone()
-        for columns, lanes in hidden:
-            visible[..., columns].masked_fill_(lanes, False)
+        for part in hidden:
+            visible[..., part.columns].masked_fill_(part.lanes, False)
         if bool(visible.any()):
             raise lookup_error(bound, env, visible)
     return value

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Iterator
 
@@ -12,11 +12,14 @@ from flexfa4.interpret import program
 from flexfa4.ir import Op
 from flexfa4.ir.bound import BoundGraph
 
+from .hiding import Hidden
 from .lookups import evaluate_visible, proven_safe
 from .tiles import BLOCK_ELEMENTS, KV_TILE, Block, query_tile, row_blocks
 
 LOG2_E = math.log2(math.e)
 LN_2 = math.log(2.0)
+# Lanes of a mask (5 bytes each) that one query tile keeps for the heads still to come; more are evaluated again for each chunk.
+KEPT_LANES = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +61,23 @@ class Chunk:
     @property
     def heads(self) -> int:
         return self.g1 - self.g0
+
+
+@dataclass(eq=False)
+class QueryTile:
+    """Rows [first, end), and what chunks that share a mask row also share of it: the blocks to visit, and what is hidden there."""
+
+    index: int
+    first: int
+    end: int
+    positions: torch.Tensor      # int64 [rows, 1]
+    blocks: dict[int, list[Block]] = field(default_factory=dict)
+    hidden: dict[tuple[int, int], list[Hidden]] = field(default_factory=dict)
+    room: int = KEPT_LANES
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.first
 
 
 class Problem:
@@ -114,24 +134,30 @@ class Problem:
             for h in range(0, self.kv_heads, heads):
                 yield Chunk(b, min(b + batches, self.batch), h, min(h + heads, self.kv_heads), 0, self.group, row)
 
-    def query_tiles(self) -> Iterator[tuple[int, int, int]]:
-        """(index, first row, end) of each query tile."""
+    def query_tiles(self) -> Iterator[QueryTile]:
+        rows = torch.arange(self.q_len, device=self.device).view(-1, 1)
         for i, first in enumerate(range(0, self.q_len, self.q_tile)):
-            yield i, first, min(first + self.q_tile, self.q_len)
+            end = min(first + self.q_tile, self.q_len)
+            yield QueryTile(i, first, end, rows[first:end])
 
-    def blocks(self, chunk: Chunk, tile: int) -> list[Block]:
-        """The key blocks that query tile `tile` visits."""
+    def blocks(self, chunk: Chunk, tile: QueryTile) -> list[Block]:
+        """The key blocks that a query tile visits."""
+        found = tile.blocks.get(chunk.mask_row)
+        if found is None:
+            found = tile.blocks[chunk.mask_row] = row_blocks(*self._runs(chunk, tile), self.kv_len, self.key_limit)
+        return found
+
+    def _runs(self, chunk: Chunk, tile: QueryTile) -> tuple[list, int]:
+        """The runs of a query tile, and the key tile they count in."""
         if self.mask is None:
-            tiles = -(-self.kv_len // KV_TILE)
-            return row_blocks([(0, tiles, 2)], KV_TILE, self.kv_len, self.key_limit)
+            return [(0, -(-self.kv_len // KV_TILE), 2)], KV_TILE
         q_tiles = -(-self.q_len // self.q_tile)
-        runs = self.mask.rows[chunk.mask_row * q_tiles + tile]
-        return row_blocks(runs, self.mask.kv_tile, self.kv_len, self.key_limit)
+        return self.mask.rows[chunk.mask_row * q_tiles + tile.index], self.mask.kv_tile
 
-    def queries(self, t: torch.Tensor, chunk: Chunk, first: int, end: int) -> torch.Tensor:
-        """Rows [first, end) of a grouped tensor as [pairs, heads * rows, ...], in the compute type."""
-        part = t[chunk.b0:chunk.b1, chunk.h0:chunk.h1, chunk.g0:chunk.g1, first:end]
-        return part.reshape(chunk.pairs, chunk.heads * (end - first), *t.shape[4:]).to(self.dtype)
+    def queries(self, t: torch.Tensor, chunk: Chunk, tile: QueryTile) -> torch.Tensor:
+        """The tile's rows of a grouped tensor as [pairs, heads * rows, ...], in the compute type."""
+        part = t[self.rows_of(chunk, tile)]
+        return part.reshape(chunk.pairs, chunk.heads * tile.rows, *t.shape[4:]).to(self.dtype)
 
     def keys(self, t: torch.Tensor, chunk: Chunk) -> torch.Tensor:
         """k or v (or a gradient of theirs) of the chunk's heads as [pairs, Skv, ...]; a view."""
@@ -157,21 +183,24 @@ class Problem:
         else:
             t.index_add_(1, self.positions(block), amount)
 
-    def leaves(self, chunk: Chunk, first: int, end: int) -> dict:
+    @cached_property
+    def _heads(self) -> torch.Tensor:
+        return torch.arange(self.q_heads, device=self.device).view(1, self.kv_heads, self.group, 1, 1)
+
+    def leaves(self, chunk: Chunk, tile: QueryTile) -> dict:
         """b, h and q of a tile, shaped to broadcast over [batches, key heads, group heads, rows, keys]."""
-        head = torch.arange(self.q_heads, device=self.device).view(1, self.kv_heads, self.group, 1, 1)
         return {
             Op.B: torch.arange(chunk.b0, chunk.b1, device=self.device).view(-1, 1, 1, 1, 1),
-            Op.H: head[:, chunk.h0:chunk.h1, chunk.g0:chunk.g1],
-            Op.Q: torch.arange(first, end, device=self.device).view(-1, 1),
+            Op.H: self._heads[:, chunk.h0:chunk.h1, chunk.g0:chunk.g1],
+            Op.Q: tile.positions,
         }
 
-    def tile_shape(self, chunk: Chunk, rows: int, width: int) -> tuple[int, ...]:
-        return (chunk.b1 - chunk.b0, chunk.h1 - chunk.h0, chunk.heads, rows, width)
+    def tile_shape(self, chunk: Chunk, tile: QueryTile, width: int) -> tuple[int, ...]:
+        return (chunk.b1 - chunk.b0, chunk.h1 - chunk.h0, chunk.heads, tile.rows, width)
 
-    def rows_of(self, chunk: Chunk, first: int, end: int) -> tuple[slice, ...]:
+    def rows_of(self, chunk: Chunk, tile: QueryTile) -> tuple[slice, ...]:
         """Where a tile lies in a grouped tensor."""
-        return (slice(chunk.b0, chunk.b1), slice(chunk.h0, chunk.h1), slice(chunk.g0, chunk.g1), slice(first, end))
+        return (slice(chunk.b0, chunk.b1), slice(chunk.h0, chunk.h1), slice(chunk.g0, chunk.g1), slice(tile.first, tile.end))
 
     @cached_property
     def lookups_safe(self) -> bool:
@@ -190,25 +219,29 @@ class Problem:
             result = evaluate_visible(self.score, env, tile.shape, hidden)
         return owned(result, tile)
 
-    def hidden(self, leaves: dict, block: Block) -> list[tuple[slice, torch.Tensor]]:
-        """Where the mask says no: a bool tensor, broadcastable to the tile, for each PARTIAL segment's columns."""
-        if self.mask is None:
+    def hidden(self, chunk: Chunk, tile: QueryTile, leaves: dict, block: Block) -> list[Hidden]:
+        """What the mask hides of a block's PARTIAL segments."""
+        if not block.partial:
             return []
+        at = (chunk.mask_row, block.segments[0].begin)
+        found = tile.hidden.get(at)
+        if found is None:
+            found = self._evaluate_mask(leaves, block)
+            tile.room -= sum(part.lanes.numel() for part in found)
+            if tile.room >= 0:
+                tile.hidden[at] = found
+        return found
+
+    def _evaluate_mask(self, leaves: dict, block: Block) -> list[Hidden]:
         bound, column, found = self.mask.bound, 0, []
         for segment in block.segments:
             width = segment.end - segment.begin
             if segment.partial:
                 env = {**leaves, Op.KV: self.kv_index[segment.begin:segment.end]}
                 (seen,) = program((bound.graph.root,))(env, bound.tensors, bound.literals)
-                found.append((slice(column, column + width), torch.logical_not(seen).to(self.device)))
+                found.append(Hidden(slice(column, column + width), torch.logical_not(seen).to(self.device), self.dtype))
             column += width
         return found
-
-
-def fill(tile: torch.Tensor, hidden: list[tuple[slice, torch.Tensor]], value: float) -> None:
-    """Writes `value` into the hidden lanes of a tile."""
-    for columns, lanes in hidden:
-        tile[..., columns].masked_fill_(lanes, value)
 
 
 def owned(result: torch.Tensor, tile: torch.Tensor) -> torch.Tensor:

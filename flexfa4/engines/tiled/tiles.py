@@ -28,6 +28,10 @@ class Block:
     contiguous: bool
     width: int
 
+    @property
+    def partial(self) -> bool:
+        return any(s.partial for s in self.segments)
+
 
 def query_tile(q_len: int, group: int) -> int:
     """Rows of a query tile: about 256 rows over the heads of a group, a power of two in [16, 256]."""
