@@ -3,13 +3,14 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from typing import Any, Callable, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as torch_flex
 
-from flexfa4.engines.tiled.tiles import KV_TILE, query_tile
+from flexfa4.engines.tiled.tiles import KV_TILE, finer_tile, query_tile
 from flexfa4.errors import ShapeError, UnsupportedError
 from flexfa4.ir import DType, Op
 from flexfa4.ir.bound import BoundGraph
@@ -87,7 +88,12 @@ def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) 
     if mask is None:
         return Attention(score, mask, hook, None, None, scale, plan)
     layout = _layout(mask, query, key, plan)
-    spans = None if block_mask is None else block_mask.spans(layout.q_tile, layout.kv_tile, device="cpu")
+    spans = None
+    if block_mask is not None:
+        spans = block_mask.spans(layout.q_tile, layout.kv_tile, device="cpu")
+        if plan is None and (finer := finer_tile(layout.q_tile, spans.mean_keys)) != layout.q_tile:
+            layout = replace(layout, q_tile=finer)
+            spans = block_mask.spans(layout.q_tile, layout.kv_tile, device="cpu")
     return Attention(score, mask, hook, layout, spans, scale, plan)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -82,6 +83,13 @@ class Spans:
         r = ((mb % self.Bm) * self.Hm + mh % self.Hm) * per_head + tile
         begin, end = self.row_ptr[r:r + 2].tolist()
         return [(a, b, Kind(k)) for a, b, k in self.compact[begin:end].tolist()]
+
+    @cached_property
+    def mean_keys(self) -> float:
+        """Keys in the tiles that a row of tiles holds, on average over the rows that hold any."""
+        rows = int((self.row_ptr[1:] > self.row_ptr[:-1]).sum())
+        tiles = int((self.compact[:, 1].long() - self.compact[:, 0].long()).sum())
+        return tiles * (self.q_tile if self.transposed else self.kv_tile) / max(1, rows)
 
     def counts(self) -> dict[Kind, int]:
         """Tiles of each kind, over all stored batches and heads."""

@@ -32,7 +32,8 @@ def forward(q, k, v, scale: float, score: BoundGraph | None = None, mask: Mask |
         for chunk, keys, values in chunks:
             if not p.blocks(chunk, tile):
                 continue
-            row_max, row_sum, acc = _row(p, chunk, tile, (keys, values), scratch)
+            row = _small_row if p.small else _row
+            row_max, row_sum, acc = row(p, chunk, tile, (keys, values), scratch)
             shape = p.tile_shape(chunk, tile, p.v_dim)
             row_lse = row_sum.log2().mul_(p.unit).add_(row_max).mul_(LN_2 / p.unit)
             out[p.rows_of(chunk, tile)] = acc.div_(row_sum.masked_fill_(row_sum == 0, 1)).view(shape)
@@ -69,3 +70,21 @@ def _row(p: Problem, chunk: Chunk, tile: QueryTile, keys_values, scratch: Scratc
             acc = acc.mul_(shrink).baddbmm_(weights, p.take(values, block))
         row_max = top
     return row_max, row_sum, acc
+
+
+def _small_row(p: Problem, chunk: Chunk, tile: QueryTile, keys_values, scratch: Scratch):
+    """`_row` where Problem.small holds: exponentials of the scores as they are, a maximum of 0."""
+    keys, values = keys_values
+    queries = p.queries(p.q, chunk, tile).mul(p.folded)
+    leaves = p.leaves(chunk, tile)
+    row_sum = acc = None
+    for block in p.blocks(chunk, tile):
+        scores = scratch.product("scores", queries, p.take(keys, block).transpose(1, 2))
+        hide(scores.view(p.tile_shape(chunk, tile, block.width)), p.hidden(chunk, tile, leaves, block))
+        weights, block_values = scores.exp2_(), p.take(values, block)
+        if acc is None:
+            acc, row_sum = torch.bmm(weights, block_values), weights.sum(-1, keepdim=True)
+        else:
+            row_sum.add_(weights.sum(-1, keepdim=True))
+            acc.baddbmm_(weights, block_values)
+    return torch.zeros_like(row_sum), row_sum, acc

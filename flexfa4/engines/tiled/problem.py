@@ -20,6 +20,8 @@ LOG2_E = math.log2(math.e)
 LN_2 = math.log(2.0)
 # Lanes of a mask (5 bytes each) that one query tile keeps for the heads still to come; more are evaluated again for each chunk.
 KEPT_LANES = 1 << 22
+# Query rows below which a pass over q and k to bound the scores is not repaid.
+SHORT = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +42,11 @@ class Mask:
         """The runs of each row, as plain lists on the host."""
         ptr, runs = self.row_ptr.tolist(), self.runs.tolist()
         return [runs[a:b] for a, b in zip(ptr, ptr[1:])]
+
+    @cached_property
+    def widths(self) -> list[int]:
+        """Keys of each row that has any."""
+        return [sum(end - begin for begin, end, _ in row) * self.kv_tile for row in self.rows if row]
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,28 @@ class Problem:
     def key_limit(self) -> int:
         """The widest block for a full group of heads."""
         rows = self.q_tile * (1 if self.per_head else self.group)
-        return max(KV_TILE, BLOCK_ELEMENTS // max(1, rows))
+        several = not self.per_head and self.kv_heads > 1
+        # Two products of half the width run faster than one: a head on each core (measured, MKL on two cores).
+        return max(KV_TILE, BLOCK_ELEMENTS // max(1, rows) // (2 if several else 1))
+
+    @property
+    def usual_width(self) -> int:
+        """Keys in the block that a query tile typically visits."""
+        limit = min(self.key_limit, self.kv_len)
+        if self.mask is None or not self.mask.widths:
+            return limit
+        widths = self.mask.widths
+        return max(1, sum(min(w, limit) for w in widths) // len(widths))
+
+    @cached_property
+    def small(self) -> bool:
+        """True if no score can be so large that its exponential, or the sum of a row of them, leaves float32: then the online
+        softmax needs no maximum. |q . k| is at most |q| |k|; 2^64 times a million keys is far from 2^127. False where q or k holds
+        inf or NaN, and off the CPU, where asking would wait for the device."""
+        if self.score is not None or self.device.type != "cpu" or self.q_len < SHORT:
+            return False
+        longest = [torch.linalg.vector_norm(t, dim=-1, dtype=self.dtype).amax().item() for t in (self.q, self.k)]
+        return longest[0] * longest[1] * abs(self.folded) <= 64
 
     @property
     def per_head(self) -> bool:
@@ -124,11 +152,11 @@ class Problem:
                     kv_head, g = divmod(h, self.group)
                     yield Chunk(b, b + 1, kv_head, kv_head + 1, g, g + 1, mask_batch * self.mask.heads + h)
             return
-        one_head = self.group * min(self.q_tile, self.q_len) * min(self.key_limit, self.kv_len)
+        one_head = self.group * min(self.q_tile, self.q_len) * self.usual_width
         many = max(1, BLOCK_ELEMENTS // max(1, one_head))
         per_batch = self.kv_batch == 1 or (self.mask is not None and self.mask.batches > 1)
         batches = 1 if per_batch else max(1, many // self.kv_heads)
-        heads = min(self.kv_heads, many)
+        heads = -(-self.kv_heads // -(-self.kv_heads // min(self.kv_heads, many)))       # as even as they can be
         for b in range(0, self.batch, batches):
             row = b if self.mask is not None and self.mask.batches > 1 else 0
             for h in range(0, self.kv_heads, heads):
@@ -160,9 +188,9 @@ class Problem:
         return part.reshape(chunk.pairs, chunk.heads * tile.rows, *t.shape[4:]).to(self.dtype)
 
     def keys(self, t: torch.Tensor, chunk: Chunk) -> torch.Tensor:
-        """k or v (or a gradient of theirs) of the chunk's heads as [pairs, Skv, ...]; a view."""
+        """The chunk's heads of k or v [Bk, Hkv, ...] (or of a gradient of theirs) as [pairs, ...]; a view."""
         b0, b1 = (0, 1) if self.kv_batch == 1 else (chunk.b0, chunk.b1)
-        return t[b0:b1, chunk.h0:chunk.h1].view(chunk.pairs, self.kv_len, t.shape[-1])
+        return t[b0:b1, chunk.h0:chunk.h1].view(chunk.pairs, *t.shape[2:])
 
     def positions(self, block: Block) -> torch.Tensor:
         """Key positions of a block, int64 [width]."""
@@ -177,11 +205,11 @@ class Problem:
         return t.index_select(1, self.positions(block))
 
     def add(self, t: torch.Tensor, block: Block, amount: torch.Tensor) -> None:
-        """Adds [pairs, width, ...] to the block's keys of a [pairs, Skv, ...] tensor; positions are distinct, so repeatable."""
+        """Adds [pairs, D, width] to the block's keys of a [pairs, D, Skv] tensor; positions are distinct, so repeatable."""
         if block.contiguous:
-            t[:, block.segments[0].begin:block.segments[-1].end].add_(amount)
+            t[..., block.segments[0].begin:block.segments[-1].end].add_(amount)
         else:
-            t.index_add_(1, self.positions(block), amount)
+            t.index_add_(2, self.positions(block), amount)
 
     @cached_property
     def _heads(self) -> torch.Tensor:

@@ -42,6 +42,12 @@ def query_tile(q_len: int, group: int) -> int:
     return tile
 
 
+def finer_tile(tile: int, mean_keys: float) -> int:
+    """The query tile for rows of tiles that hold `mean_keys` keys on average: half of a tall one where rows are short, since the
+    tile's own height then adds much to what each of its rows has to visit."""
+    return tile // 2 if tile > KV_TILE and mean_keys < 4 * tile else tile
+
+
 def row_blocks(runs, kv_tile: int, kv_len: int, limit: int) -> list[Block]:
     """The blocks of one row, at most `limit` keys each, in ascending order.
 
