@@ -105,7 +105,8 @@ def measure(case: Case, rounds: int) -> dict:
     row = dict(case=case.name, length=case.length, heads=case.heads, backward=case.backward, median_ms=medians, bars=case.bars,
                ratios={name: medians[name] / mine for name in case.bars})
     row["met"] = all(row["ratios"][name] >= bar for name, bar in case.bars.items())
-    words = ", ".join(f"{name} {medians[name]:.1f} ms = {row['ratios'][name]:.2f}x (bar {bar:g})" for name, bar in case.bars.items())
+    words = ", ".join(f"{name} {medians[name]:.1f} ms = {row['ratios'][name]:.2f}x (bar {bar:g})"
+                      for name, bar in case.bars.items())
     print(f"{case.name:34s} ours {mine:8.1f} ms   {words}   {'met' if row['met'] else 'MISSED'}", flush=True)
     return row
 
@@ -128,7 +129,8 @@ def cases() -> list[Case]:
 
     found = [
         Case("causal, forward + backward", 4096, 8, True,
-             {"flexfa4": ours(causal, 4096), "dense": dense(square(causal, 4096)), "sdpa": lambda q, k, v: sdpa(q, k, v, is_causal=True)},
+             {"flexfa4": ours(causal, 4096), "dense": dense(square(causal, 4096)),
+              "sdpa": lambda q, k, v: sdpa(q, k, v, is_causal=True)},
              {"dense": 2.0, "sdpa": 0.7}),
         Case("window 256, forward + backward", 16384, 1, True,
              {"flexfa4": ours(window, 16384), "dense": dense(square(window, 16384))}, {"dense": 25.0}),
@@ -144,8 +146,8 @@ def cases() -> list[Case]:
 
 
 def report(rows: list[dict], rounds: int) -> str:
-    lines = [f"float32, D {DIM}, {torch.get_num_threads()} threads, torch {torch.__version__}, medians of {rounds} alternated rounds "
-             "(see benchmarks/cpu_engine.py for the method). A ratio is the rival's time over ours.", "",
+    lines = [f"float32, D {DIM}, {torch.get_num_threads()} threads, torch {torch.__version__}, medians of {rounds} alternated "
+             "rounds (see benchmarks/cpu_engine.py for the method). A ratio is the rival's time over ours.", "",
              "| case | S | H | flexfa4 ms | rival | rival ms | ratio | bar | met |", "|---|--:|--:|--:|---|--:|--:|--:|---|"]
     for r in rows:
         for name, bar in r["bars"].items():

@@ -29,7 +29,7 @@ def is_relative(graph: Graph) -> bool:
 
 def small_literals(literals) -> bool:
     """True if no literal is so large that a sum of a position and two of them wraps around."""
-    return all(abs(x) < _LARGE for x in literals)
+    return all(abs(x) < _LARGE for x in literals)     # False for NaN
 
 
 def _is_distance(form: Affine | None) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flexfa4.engines import tiled
+from flexfa4.engines.tiled.tiles import finer_tile
 from flexfa4.errors import UnsupportedError
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import Plan
@@ -80,6 +81,10 @@ def _mask(programs: Programs, bound: BoundGraph | None, spans: list[Tensor], q: 
         return None
     if not spans:
         found = spans_of(bound, layout, q.shape[2], k.shape[2])
+        finer = finer_tile(layout.q_tile, found.mean_keys)
+        if finer != layout.q_tile:
+            layout = replace(layout, q_tile=finer)
+            found = spans_of(bound, layout, q.shape[2], k.shape[2])
         spans = [found.row_ptr, found.runs]
     return tiled.Mask(*spans, layout.q_tile, layout.kv_tile, layout.batches, layout.heads, bound)
 

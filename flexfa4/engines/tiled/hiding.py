@@ -1,7 +1,8 @@
 """What a mask hides in one tile of scores, and how hidden lanes are overwritten.
 
-On a CPU `masked_fill_` costs as much as two matrix products of head dim 64 (0.6 lanes/ns on two cores, against 15 of a minimum and
-30 of a sum), so lanes are hidden by a minimum with -inf. A NaN would survive that; the sum of the lanes shows whether there is one.
+On a CPU `masked_fill_` costs as much as two matrix products of head dim 64 (0.6 lanes/ns on two cores, against 15 of a minimum
+and 30 of a sum), so lanes are hidden by a minimum with -inf. A NaN would survive that; the sum of the lanes shows whether there
+is one.
 """
 from __future__ import annotations
 
@@ -14,17 +15,27 @@ import torch
 
 
 @dataclass(frozen=True, eq=False)
-class Hidden:
-    """Where the mask says no in one PARTIAL stretch: `lanes`, bool, broadcasts over tile[..., columns]."""
+class Lanes:
+    """Where the mask says no: `hidden`, bool, broadcasts over [batches, key heads, group heads, rows, keys] of a stretch."""
 
-    columns: slice
-    lanes: torch.Tensor
+    hidden: torch.Tensor
     dtype: torch.dtype
 
     @cached_property
     def ceiling(self) -> torch.Tensor:
         """-inf where hidden, +inf elsewhere."""
-        return self.lanes.to(self.dtype).sub_(0.5).mul_(-math.inf)
+        return self.hidden.to(self.dtype).sub_(0.5).mul_(-math.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class Hidden:
+    """The lanes of one PARTIAL stretch, and where in a tile [..., rows, keys] they lie."""
+
+    columns: slice
+    lanes: Lanes
+
+    def fill(self, tile: torch.Tensor, value: float | bool) -> None:
+        tile[..., self.columns].masked_fill_(self.lanes.hidden, value)
 
 
 def hide(tile: torch.Tensor, hidden: Iterable[Hidden]) -> None:
@@ -32,10 +43,10 @@ def hide(tile: torch.Tensor, hidden: Iterable[Hidden]) -> None:
     for part in hidden:
         lanes = tile[..., part.columns]
         if lanes.device.type == "cpu":
-            torch.minimum(lanes, part.ceiling, out=lanes)
+            torch.minimum(lanes, part.lanes.ceiling, out=lanes)
             if not lanes.sum().isnan():
                 continue
-        lanes.masked_fill_(part.lanes, -math.inf)
+        part.fill(tile, -math.inf)
 
 
 def clear(tile: torch.Tensor, hidden: Iterable[Hidden]) -> None:
@@ -44,4 +55,4 @@ def clear(tile: torch.Tensor, hidden: Iterable[Hidden]) -> None:
         lanes = tile[..., part.columns]
         if lanes.device.type == "cpu" and not lanes.sum().isnan():
             continue
-        lanes.masked_fill_(part.lanes, 0.0)
+        part.fill(tile, 0.0)

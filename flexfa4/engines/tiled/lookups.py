@@ -26,7 +26,7 @@ def evaluate_visible(bound: BoundGraph, env: dict, shape, hidden) -> torch.Tenso
     if bad is not None and bool(bad.any()):
         visible = bad.expand(shape).clone()
         for part in hidden:
-            visible[..., part.columns].masked_fill_(part.lanes, False)
+            part.fill(visible, False)
         if bool(visible.any()):
             raise lookup_error(bound, env, visible)
     return value

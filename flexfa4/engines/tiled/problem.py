@@ -8,18 +8,21 @@ from typing import Iterator
 
 import torch
 
+from flexfa4.facts.relative import is_relative, small_literals
 from flexfa4.interpret import program
 from flexfa4.ir import Op
 from flexfa4.ir.bound import BoundGraph
 
-from .hiding import Hidden
+from .hiding import Hidden, Lanes
 from .lookups import evaluate_visible, proven_safe
-from .tiles import BLOCK_ELEMENTS, KV_TILE, Block, query_tile, row_blocks
+from .tiles import BLOCK_ELEMENTS, KV_TILE, Block, Segment, query_tile, row_blocks
 
 LOG2_E = math.log2(math.e)
 LN_2 = math.log(2.0)
 # Lanes of a mask (5 bytes each) that one query tile keeps for the heads still to come; more are evaluated again for each chunk.
 KEPT_LANES = 1 << 22
+# Tiles of a mask of q - kv that are kept for others at the same distance: causal has two, a window four.
+KEPT_DISTANCES = 64
 # Query rows below which a pass over q and k to bound the scores is not repaid.
 SHORT = 64
 
@@ -72,7 +75,7 @@ class Chunk:
 
 @dataclass(eq=False)
 class QueryTile:
-    """Rows [first, end), and what chunks that share a mask row also share of it: the blocks to visit, and what is hidden there."""
+    """Rows [first, end), and what chunks that share a mask row also share of it: the blocks to visit, what is hidden there."""
 
     index: int
     first: int
@@ -107,6 +110,9 @@ class Problem:
         self.k, self.v = (t.detach().to(self.dtype).contiguous() for t in (k, v))
         self.kv_index = torch.arange(self.kv_len, device=self.device)
         self.q_tile = mask.q_tile if mask is not None else query_tile(self.q_len, self.group)
+        bound = None if mask is None else mask.bound
+        self._relative = bound is not None and is_relative(bound.graph) and small_literals(bound.literals)
+        self._by_distance: dict[tuple[int, int, int, int], Lanes] = {}
 
     def grouped(self, t: torch.Tensor) -> torch.Tensor:
         """[B, Hq, ...] as [B, Hkv, group, ...]."""
@@ -132,8 +138,8 @@ class Problem:
     @cached_property
     def small(self) -> bool:
         """True if no score can be so large that its exponential, or the sum of a row of them, leaves float32: then the online
-        softmax needs no maximum. |q . k| is at most |q| |k|; 2^64 times a million keys is far from 2^127. False where q or k holds
-        inf or NaN, and off the CPU, where asking would wait for the device."""
+        softmax needs no maximum. |q . k| is at most |q| |k|; 2^64 times a million keys is far from 2^127. False where q or k
+        holds inf or NaN, and off the CPU, where asking would wait for the device."""
         if self.score is not None or self.device.type != "cpu" or self.q_len < SHORT:
             return False
         longest = [torch.linalg.vector_norm(t, dim=-1, dtype=self.dtype).amax().item() for t in (self.q, self.k)]
@@ -254,22 +260,33 @@ class Problem:
         at = (chunk.mask_row, block.segments[0].begin)
         found = tile.hidden.get(at)
         if found is None:
-            found = self._evaluate_mask(leaves, block)
-            tile.room -= sum(part.lanes.numel() for part in found)
+            found = self._evaluate_mask(chunk.mask_row, tile, leaves, block)
+            tile.room -= sum(part.lanes.hidden.numel() for part in found)
             if tile.room >= 0:
                 tile.hidden[at] = found
         return found
 
-    def _evaluate_mask(self, leaves: dict, block: Block) -> list[Hidden]:
-        bound, column, found = self.mask.bound, 0, []
+    def _evaluate_mask(self, mask_row: int, tile: QueryTile, leaves: dict, block: Block) -> list[Hidden]:
+        column, found = 0, []
         for segment in block.segments:
             width = segment.end - segment.begin
             if segment.partial:
-                env = {**leaves, Op.KV: self.kv_index[segment.begin:segment.end]}
-                (seen,) = program((bound.graph.root,))(env, bound.tensors, bound.literals)
-                found.append(Hidden(slice(column, column + width), torch.logical_not(seen).to(self.device), self.dtype))
+                lanes = self._lanes(mask_row, tile, leaves, segment)
+                found.append(Hidden(slice(column, column + width), lanes))
             column += width
         return found
+
+    def _lanes(self, mask_row: int, tile: QueryTile, leaves: dict, segment: Segment) -> Lanes:
+        at = (mask_row, tile.first - segment.begin, tile.rows, segment.end - segment.begin)
+        lanes = self._by_distance.get(at)
+        if lanes is None:
+            bound = self.mask.bound
+            env = {**leaves, Op.KV: self.kv_index[segment.begin:segment.end]}
+            (seen,) = program((bound.graph.root,))(env, bound.tensors, bound.literals)
+            lanes = Lanes(torch.logical_not(seen).to(self.device), self.dtype)
+            if self._relative and len(self._by_distance) < KEPT_DISTANCES:
+                self._by_distance[at] = lanes
+        return lanes
 
 
 def owned(result: torch.Tensor, tile: torch.Tensor) -> torch.Tensor:
