@@ -1,1 +1,1 @@
-"""The Blackwell forward: warps of different roles, two query tiles in tensor memory, softmax of one beside products of the other."""
+"""The Blackwell forward: warps of different roles, and two query tiles in tensor memory, one in softmax and one in a product."""
