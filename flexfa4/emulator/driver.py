@@ -127,6 +127,7 @@ class Options:
     completion: str = "random"
     checks: bool = True
     max_steps: int = 2_000_000_000
+    races: bool | str = False
 
 
 class Device:
@@ -202,6 +203,7 @@ def run_loaded(loaded, grid, block, cluster, smem, params, options: Options, ran
     config.grid[:], config.block[:], config.cluster[:] = grid, block, cluster
     config.smem_dynamic, config.sms, config.completion = smem, options.sms, native.COMPLETION[options.completion]
     config.checks, config.seed, config.max_steps = int(options.checks), options.seed, options.max_steps
+    config.races = native.RACES[options.races]
     config.params, config.param_bytes = params[0], params[1]
     config.ranges, config.nranges = ctypes.addressof(flat), len(merged)
     return loaded.launch(config)
@@ -236,11 +238,12 @@ class device:
         completion: str = "random",
         checks: bool = True,
         max_steps: int = 2_000_000_000,
+        races: bool | str = False,
     ):
         if completion not in native.COMPLETION:
             raise EmulatorError(f"completion {completion!r}: one of {sorted(native.COMPLETION)}", "options")
         prepare(arch)
-        self.device = Device(arch, Options(sms, seed, completion, checks, max_steps))
+        self.device = Device(arch, Options(sms, seed, completion, checks, max_steps, races))
 
     def __enter__(self) -> Device:
         if _state["device"] is not None:

@@ -14,6 +14,7 @@ from .ptx.syntax import find_kernel
 
 U32, U64, I32, I64, PTR = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
 COMPLETION = {"immediate": 0, "random": 1, "late": 2}
+RACES = {False: 0, True: 1, "strict": 2}
 
 
 class Config(ctypes.Structure):
@@ -29,6 +30,7 @@ class Config(ctypes.Structure):
         ("completion", U32),
         ("checks", U32),
         ("local_bytes", U32),
+        ("races", U32),
         ("seed", U64),
         ("max_steps", U64),
         ("params", U64),

@@ -1,5 +1,5 @@
 // The C interface that native.py loads.
-#include "machine.h"
+#include "order.h"
 #include <mutex>
 
 static void load_table() {
@@ -49,12 +49,14 @@ void *emu_program(const RawIns *ins, s64 n, const s32 *pool, s64 pool_n, const F
         x.fn = d.fn;
         x.aligned = d.aligned;
         x.aux = d.aux;
+        x.sem = memory_semantics(d.name);
         x.op = (u16)ins[i].op;
         x.pred = ins[i].pred;
         x.neg = (u8)ins[i].neg;
         x.line = ins[i].line;
         x.o = p->pool.data() + ins[i].at;
     }
+    watch_registers(*p);
     return p;
 }
 void emu_program_free(void *p) { delete static_cast<Program *>(p); }
@@ -74,6 +76,7 @@ int emu_run(void *program, const Config *cfg, Report *out) {
     M.P = static_cast<Program *>(program);
     const u64 *r = reinterpret_cast<const u64 *>(cfg->ranges);
     for (u64 i = 0; i < cfg->nranges; i++) M.ranges.push_back({r[2 * i], r[2 * i + 1]});
+    if (cfg->races) M.hb = std::make_shared<Order>(M, cfg->races == 2);
     int rc = 0;
     std::string text;
     try {

@@ -1,5 +1,6 @@
 // Branches, exits, barriers of a CTA and of a cluster, register budget, fences and hints without a functional effect.
 #include "lanes.h"
+#include "order.h"
 
 namespace {
 Result bra(Warp &w, const Ins &I) {
@@ -41,6 +42,7 @@ Result barrier(Warp &w, const Ins &I, u32 id, u32 threads, bool wait) {
     if (w.in_bar) {
         if (b.generation == w.bar_gen) return BLOCKED;
         w.in_bar = false;
+        if (w.M->hb) w.M->hb->met(w, w.cta->order->named[id], w.bar_gen);
         return NEXT;
     }
     if (b.count && b.expected != threads)
@@ -48,8 +50,13 @@ Result barrier(Warp &w, const Ins &I, u32 id, u32 threads, bool wait) {
     b.expected = threads;
     b.count += 32;
     if (b.count > threads) w.M->fail("barrier", I, fmt("barrier %u: %u arrivals for %u threads", id, b.count, threads), &w);
+    if (w.M->hb) w.M->hb->meet(w, w.cta->order->named[id], I);
     if (b.count == threads) {
         b.count = 0;
+        if (w.M->hb) {
+            w.cta->order->named[id].complete(b.generation);
+            if (wait) w.M->hb->met(w, w.cta->order->named[id], b.generation);
+        }
         b.generation++;
         w.M->epoch++;
         w.M->progress++;
@@ -76,8 +83,10 @@ Result cluster_arrive(Warp &w, const Ins &I) {
     w.in_cluster_bar = true;
     w.cluster_gen = c.bar_gen;
     c.bar_count += 32;
+    if (w.M->hb) w.M->hb->meet(w, c.order->meeting, I);
     if (c.bar_count == c.threads) {
         c.bar_count = 0;
+        if (w.M->hb) c.order->meeting.complete(c.bar_gen);
         c.bar_gen++;
         w.M->epoch++;
         w.M->progress++;
@@ -89,9 +98,14 @@ Result cluster_wait(Warp &w, const Ins &I) {
     if (!w.in_cluster_bar) w.M->fail("barrier", I, "barrier.cluster.wait without an arrive", &w);
     if (w.cta->cluster->bar_gen == w.cluster_gen) return BLOCKED;
     w.in_cluster_bar = false;
+    if (w.M->hb) w.M->hb->met(w, w.cta->cluster->order->meeting, w.cluster_gen);
     return NEXT;
 }
-Result bar_warp(Warp &w, const Ins &I) { return w.converged(w.r(I.o[0])[w.leader()]) ? NEXT : DIVERGED; }
+Result bar_warp(Warp &w, const Ins &I) {
+    if (!w.converged(w.r(I.o[0])[w.leader()])) return DIVERGED;
+    if (w.M->hb) w.M->hb->warp_barrier(w);
+    return NEXT;
+}
 
 Result maxnreg(Warp &w, const Ins &I, bool inc) {
     u32 n = I.o[0];
@@ -117,10 +131,19 @@ Result nanosleep(Warp &w, const Ins &) {
 
 // Makes generic writes of this CTA visible to the asynchronous proxy.
 Result proxy_fence(Warp &w, const Ins &) {
+    if (w.M->hb) w.M->hb->proxy_fence(w);
     for (auto &c : w.cta->cluster->ctas)
         if (!c->dirty.empty())
             for (u8 &d : c->dirty)
                 if (d == w.uid % 255 + 1) d = 0;
+    return NEXT;
+}
+Result init_fence(Warp &w, const Ins &) {
+    if (w.M->hb) w.M->hb->init_fence(w);
+    return NEXT;
+}
+Result fence(Warp &w, const Ins &) {
+    if (w.M->hb) w.M->hb->fence(w);
     return NEXT;
 }
 } // namespace
@@ -149,12 +172,13 @@ void define_control() {
     def("setmaxnreg.dec.sync.aligned.u32", "i", maxnreg_dec, true);
     for (const char *s : {"proxy.async", "proxy.async.shared::cta", "proxy.async.shared::cluster", "proxy.async.global"})
         def(std::string("fence.") + s, "", proxy_fence);
-    for (const char *s : {"fence.mbarrier_init.release.cluster", "griddepcontrol.wait", "griddepcontrol.launch_dependents",
-                          "membar.gl", "membar.cta", "membar.sys", "fence.proxy.alias", "tcgen05.fence::before_thread_sync",
-                          "tcgen05.fence::after_thread_sync"})
+    def("fence.mbarrier_init.release.cluster", "", init_fence);
+    for (const char *s : {"membar.gl", "membar.cta", "membar.sys"}) def(s, "", fence);
+    for (const char *s : {"griddepcontrol.wait", "griddepcontrol.launch_dependents", "fence.proxy.alias",
+                          "tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync"})
         def(s, "", nop);
     for (const char *o : {"sc", "acq_rel", "acquire", "release"})
-        for (const char *s : {"cta", "cluster", "gpu", "sys"}) def(std::string("fence.") + o + "." + s, "", nop);
+        for (const char *s : {"cta", "cluster", "gpu", "sys"}) def(std::string("fence.") + o + "." + s, "", fence);
     def("prefetch.tensormap", "a", nop);
     def("prefetch.param.tensormap", "a", nop);
     def("prefetch.global.L2", "a", nop);

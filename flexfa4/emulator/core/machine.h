@@ -33,6 +33,11 @@ struct Cta;
 struct Cluster;
 struct Machine;
 struct Ins;
+struct Order;
+struct AsyncOrder;
+struct WarpOrder;
+struct CtaOrder;
+struct ClusterOrder;
 enum Result : int { NEXT, JUMP, BLOCKED, DIVERGED }; // DIVERGED: waits for the other lanes of the warp
 using Handler = Result (*)(Warp &, const Ins &);
 
@@ -45,6 +50,9 @@ struct Ins {
     u16 op = 0;
     s32 line = 0; // line of the PTX text
     s32 aux = 0;  // a number the table row gives its handler
+    u8 sem = 0;   // memory semantics, see order.h
+    u8 watch_kind = 0;
+    s32 watch = -1; // registers that race checks follow, a place in Program::watch; -1: none
 };
 
 struct OpDef {
@@ -85,6 +93,8 @@ struct Program {
     std::vector<s32> pool;
     std::vector<Fill> fills;
     s64 reg_bytes = 0;
+    std::vector<u16> watch; // count, then register << 1 | written
+    s32 watched = 0;        // number of registers that are followed
 };
 
 struct EmuError : std::runtime_error { // kind: see errors.py
@@ -115,6 +125,7 @@ struct Async {
     bool store = false; // global store: completed last among equals
     bool done = false;
     int queue = -1; // in-order queue, -1: unordered
+    std::shared_ptr<AsyncOrder> order;
 };
 using AsyncRef = std::shared_ptr<Async>;
 
@@ -164,6 +175,7 @@ struct Warp {
     std::deque<std::vector<AsyncRef>> wg_groups;
     std::vector<AsyncRef> tmem_stores;
     int wg_queue = -1;
+    std::shared_ptr<WarpOrder> order; // this and the like below: only under race checks
 
     u32 *r(s32 off) const { return reinterpret_cast<u32 *>(R + off); }
     u32 &p(s32 off) const { return *reinterpret_cast<u32 *>(R + off); }
@@ -208,6 +220,7 @@ struct Cta {
     int mma_queue = -1, exited = 0;
     std::vector<Async *> pending; // asynchronous work that touches this CTA
     std::vector<u8> dirty;        // 16-byte granule written by the generic proxy, not yet fenced
+    std::shared_ptr<CtaOrder> order;
     MBar &bar(u32 addr, const Ins &I);
     u8 *at(u32 off, u32 n, const char *what, const Ins &I);
 };
@@ -220,11 +233,12 @@ struct Cluster {
     int exited = 0;
     u32 threads = 0;
     u32 local_slot = 0; // its part of Machine::local
+    std::shared_ptr<ClusterOrder> order;
 };
 
 struct Config { // mirrored in native.py
     u32 grid[3], block[3], cluster[3];
-    u32 smem_dynamic, smem_static, sms, completion, checks, local_bytes;
+    u32 smem_dynamic, smem_static, sms, completion, checks, local_bytes, races; // races: 0 off, 1 on, 2 strict
     u64 seed, max_steps;
     u64 params, param_bytes, ranges, nranges; // ranges: pairs of host addresses the kernel may touch; 0: unchecked
 };
@@ -249,6 +263,8 @@ struct Machine {
     std::vector<u64> counts; // executions of each instruction
     std::vector<std::string> findings;
     std::vector<std::pair<u64, u64>> ranges;
+    std::shared_ptr<Order> hb; // null: no race checks
+    const Async *completing = nullptr;
 
     int new_queue();
     void free_queue(int q);

@@ -1,5 +1,6 @@
 // mbarrier objects and the waits on them (PTX ISA, "Parallel Synchronization: mbarrier").
 #include "lanes.h"
+#include "order.h"
 
 MBar &Cta::bar(u32 off, const Ins &I) {
     if (off & 7) M->fail("mbarrier", I, fmt("address 0x%x is not 8-byte aligned", off));
@@ -10,8 +11,9 @@ MBar &Cta::bar(u32 off, const Ins &I) {
 }
 
 namespace {
-void settle(Machine &M, MBar &b) {
+void settle(Machine &M, Cta *c, MBar &b) {
     if (b.pending == 0 && b.tx == 0) {
+        if (M.hb) M.hb->flip(c, b);
         b.phase ^= 1;
         b.pending = b.expected;
         M.epoch++;
@@ -25,15 +27,17 @@ void mbar_arrive(Machine &M, Cta *c, u32 off, u32 n, const Ins &I) {
     if ((s32)n > b.pending)
         M.fail("mbarrier", I,
                fmt("mbarrier 0x%x: arrive of %u with %d arrivals pending (expected %d)", off, n, b.pending, b.expected));
+    if (M.hb && M.completing) M.hb->signal(*M.completing, c, off);
     b.pending -= (s32)n;
-    settle(M, b);
+    settle(M, c, b);
 }
 void mbar_tx(Machine &M, Cta *c, u32 off, s64 bytes, bool complete, const Ins &I) {
     MBar &b = c->bar(off, I);
     b.tx += complete ? -bytes : bytes;
     if (b.tx > (1 << 20) - 1 || b.tx < -((1 << 20) - 1))
         M.fail("mbarrier", I, fmt("mbarrier 0x%x: tx-count %lld leaves the legal range", off, (long long)b.tx));
-    if (complete) settle(M, b);
+    if (M.hb && M.completing) M.hb->signal(*M.completing, c, off);
+    if (complete) settle(M, c, b);
 }
 
 namespace {
@@ -54,6 +58,7 @@ Result init(Warp &w, const Ins &I) {
             b.expected = b.pending = (s32)n;
             b.live = true;
             p.cta->bars[i] = b;
+            if (w.M->hb) w.M->hb->bar_init(w, p.cta, p.off, I);
         }
     w.M->epoch++;
     return NEXT;
@@ -71,12 +76,15 @@ template <bool TX> void arrive_lanes(Warp &w, const Ins &I, const s32 *a, const 
     for (int l = 0; l < LANES; l++)
         if (w.m >> l & 1) {
             Place p = shared_place(w, (u32)w.addr(a, l), I);
+            p.cta->bar(p.off, I);
+            if (w.M->hb) w.M->hb->arrive(w, p.cta, p.off, I);
             if (TX) {
                 mbar_tx(*w.M, p.cta, p.off, count[l], false, I);
                 mbar_arrive(*w.M, p.cta, p.off, 1, I);
             } else
                 mbar_arrive(*w.M, p.cta, p.off, count ? count[l] : 1, I);
         }
+    if (w.M->hb) w.M->hb->tick(w);
 }
 // The state a plain arrive returns is the phase in bit 63: what try_wait without .parity needs.
 void state(Warp &w, const Ins &I, s32 dst, const s32 *a) {
@@ -128,14 +136,17 @@ template <bool COMPLETE> Result only_tx(Warp &w, const Ins &I) {
 }
 // p, [bar], parity (or state): done when the current phase is not the awaited one.
 template <bool STATE, bool BLOCK> Result wait(Warp &w, const Ins &I) {
-    u32 done = 0;
+    u32 done = 0, known = 0;
     for (int l = 0; l < LANES; l++)
         if (w.m >> l & 1) {
             Place p = shared_place(w, (u32)w.addr(I.o + 1, l), I);
             if (p.cta != w.cta) w.M->fail("mbarrier", I, "a wait needs an mbarrier of the own CTA", &w);
             u32 parity = STATE ? (u32)(w.r64(I.o[4], l) >> 63) : w.r(I.o[4])[l];
             if (!STATE && parity > 1) w.M->fail("mbarrier", I, fmt("phase parity %u is neither 0 nor 1", parity), &w);
-            done |= (u32)(p.cta->bar(p.off, I).phase != parity) << l;
+            bool over = p.cta->bar(p.off, I).phase != parity;
+            done |= (u32)over << l;
+            if (over && w.M->hb && p.off != known) w.M->hb->wait(w, p.cta, p.off, I);
+            if (over) known = p.off;
         }
     if (BLOCK && done == 0 && !w.timeout) return BLOCKED;
     w.timeout = false;

@@ -1,5 +1,6 @@
 // Loads, stores, atomics, matrix loads/stores of shared memory, and non-bulk asynchronous copies.
 #include "lanes.h"
+#include "order.h"
 
 u8 *Cta::at(u32 off, u32 n, const char *what, const Ins &I) {
     u32 rel = off - SMEM_BASE;
@@ -47,6 +48,7 @@ template <int SPACE, bool WRITE> u8 *locate(Warp &w, const Ins &I, u64 a, u32 by
         Place p = shared_place(w, (u32)a, I);
         if (!p.cta->pending.empty()) check_inflight(w, p.cta, p.off, p.off + bytes, WRITE, I);
         u8 *r = p.cta->at(p.off, bytes, WRITE ? "store" : "load", I);
+        if (w.M->hb) w.M->hb->shared(w, p.cta, p.off, bytes, WRITE, I);
         if (WRITE && w.M->cfg.checks) {
             u32 g = (p.off - SMEM_BASE) / 16, e = (p.off - SMEM_BASE + bytes - 1) / 16;
             for (; g <= e; g++) p.cta->dirty[g] = (u8)(w.uid % 255 + 1);
@@ -54,6 +56,7 @@ template <int SPACE, bool WRITE> u8 *locate(Warp &w, const Ins &I, u64 a, u32 by
         return r;
     }
     if (!w.M->ranges.empty()) w.M->check_global(a, bytes, I);
+    if (!WRITE && SPACE != PARAM && w.M->hb) w.M->hb->global(w, a, bytes, false, I);
     return reinterpret_cast<u8 *>(a);
 }
 } // namespace
@@ -63,6 +66,9 @@ u8 *shared_bytes(Warp &w, const Ins &I, u32 a, u32 bytes, bool write) {
 }
 
 namespace {
+template <int SPACE> bool in_global(Warp &w, const Ins &I, int lane) {
+    return SPACE == GLOBAL || (SPACE == GENERIC && (w.addr(I.o, lane) & SHARED_WINDOW) != SHARED_WINDOW);
+}
 // N registers of SIZE bytes; SIGN extends what is narrower than a register. WIDE: 64-bit registers for at most 32 bits (PTX ISA,
 // "Operand Size Exceeding Instruction-Type Size": sign-extended for signed types, zero-extended for the others).
 template <int SPACE, int SIZE, int N, bool SIGN, bool WIDE = false> Result load(Warp &w, const Ins &I) {
@@ -72,6 +78,7 @@ template <int SPACE, int SIZE, int N, bool SIGN, bool WIDE = false> Result load(
     for (int l = 0; l < LANES; l++) {
         if (!(w.m >> l & 1)) continue;
         const u8 *p = locate<SPACE, false>(w, I, w.addr(a, l), SIZE * N);
+        if (I.sem && w.M->hb) w.M->hb->observe(w, p, I);
         for (int i = 0; i < N; i++, p += SIZE) {
             if constexpr (SIZE == 1)
                 t[i].v[l] = SIGN ? (u32)(s32)(s8)*p : *p;
@@ -99,12 +106,15 @@ template <int SPACE, int SIZE, int N> Result store(Warp &w, const Ins &I) {
     for (int l = 0; l < LANES; l++) {
         if (!(w.m >> l & 1)) continue;
         u8 *p = locate<SPACE, true>(w, I, w.addr(I.o, l), SIZE * N);
-        for (int i = 0; i < N; i++, p += SIZE) {
+        if (I.sem && w.M->hb) w.M->hb->publish(w, p, I);
+        u8 value[SIZE * N];
+        for (int i = 0; i < N; i++)
             if constexpr (SIZE < 4)
-                std::memcpy(p, &w.r(v[i])[l], SIZE);
+                std::memcpy(value + i * SIZE, &w.r(v[i])[l], SIZE);
             else
-                for (int k = 0; k < words; k++) std::memcpy(p + 4 * k, &w.r(v[i] + k * ROW)[l], 4);
-        }
+                for (int k = 0; k < words; k++) std::memcpy(value + i * SIZE + 4 * k, &w.r(v[i] + k * ROW)[l], 4);
+        if (w.M->hb && in_global<SPACE>(w, I, l)) w.M->hb->global(w, (u64)p, SIZE * N, true, I, !std::memcmp(p, value, SIZE * N));
+        std::memcpy(p, value, SIZE * N);
     }
     if (SPACE != SHARED) w.M->epoch++;
     return NEXT;
@@ -146,12 +156,19 @@ template <int SPACE> void types(const std::string &ld, const std::string &st) {
     widths<SPACE, 16>(ld, st, "b128");
 }
 
+// An atomic operation reads what others published at its address, then publishes.
+template <int SPACE> void synchronise(Warp &w, u64 a, const u8 *p, u32 bytes, const Ins &I) {
+    if (SPACE == GLOBAL || (SPACE == GENERIC && (a & SHARED_WINDOW) != SHARED_WINDOW)) w.M->hb->global(w, a, bytes, true, I);
+    w.M->hb->observe(w, p, I);
+    w.M->hb->publish(w, p, I);
+}
 template <class T, auto F, bool RETURN, int SPACE> Result atomic(Warp &w, const Ins &I) {
     constexpr int d = RETURN ? 1 : 0;
     Rows t;
     for (int l = 0; l < LANES; l++) {
         if (!(w.m >> l & 1)) continue;
         u8 *p = locate<SPACE, true>(w, I, w.addr(I.o + d, l), sizeof(T));
+        if (w.M->hb) synchronise<SPACE>(w, w.addr(I.o + d, l), p, sizeof(T), I);
         T old, v = get<T>(w.r(I.o[d + 3]), l);
         std::memcpy(&old, p, sizeof(T));
         T n = F(old, v);
@@ -167,6 +184,7 @@ template <class T, int SPACE> Result cas(Warp &w, const Ins &I) {
     for (int l = 0; l < LANES; l++) {
         if (!(w.m >> l & 1)) continue;
         u8 *p = locate<SPACE, true>(w, I, w.addr(I.o + 1, l), sizeof(T));
+        if (w.M->hb) synchronise<SPACE>(w, w.addr(I.o + 1, l), p, sizeof(T), I);
         T old;
         std::memcpy(&old, p, sizeof(T));
         if (old == get<T>(w.r(I.o[4]), l)) {
@@ -329,6 +347,7 @@ template <bool SIZED> Result cp_async(Warp &w, const Ins &I) {
             std::memcpy(dst, reinterpret_cast<u8 *>(src), have);
         };
         check_async(*w.M, *a, I);
+        if (w.M->hb) w.M->hb->cp_async(w, *a, p.cta, p.off, n);
         if (w.M->cfg.completion != IMMEDIATE) std::memset(dst, 0xff, n);
         w.cpasync[l].open.push_back(w.M->issue(a));
     }
@@ -342,19 +361,23 @@ Result cp_commit(Warp &w, const Ins &) {
         }
     return NEXT;
 }
+void copied(Warp &w, const AsyncRef &a) {
+    w.M->finish(a);
+    if (w.M->hb) w.M->hb->engine_done(w, *a);
+}
 Result cp_wait(Warp &w, const Ins &I) {
     for (int l = 0; l < LANES; l++)
         if (w.m >> l & 1)
             while (w.cpasync[l].groups.size() > (size_t)I.o[0]) {
-                for (auto &a : w.cpasync[l].groups.front()) w.M->finish(a);
+                for (auto &a : w.cpasync[l].groups.front()) copied(w, a);
                 w.cpasync[l].groups.pop_front();
             }
     return NEXT;
 }
 void drain(Warp &w, int l) {
     for (auto &g : w.cpasync[l].groups)
-        for (auto &a : g) w.M->finish(a);
-    for (auto &a : w.cpasync[l].open) w.M->finish(a);
+        for (auto &a : g) copied(w, a);
+    for (auto &a : w.cpasync[l].open) copied(w, a);
     w.cpasync[l].groups.clear();
     w.cpasync[l].open.clear();
 }
@@ -382,6 +405,7 @@ template <bool NOINC> Result cp_arrive(Warp &w, const Ins &I) {
                 for (auto &b : before) M->finish(b);
                 mbar_arrive(*M, p.cta, p.off, 1, *ins);
             };
+            if (M->hb) M->hb->cp_arrive(w, *a);
             M->issue(a);
         }
     return NEXT;

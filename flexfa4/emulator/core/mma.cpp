@@ -1,5 +1,6 @@
 #include "mma.h"
 #include "lanes.h"
+#include "order.h"
 
 namespace {
 // Byte address of the 16-byte chunk that holds (row, chunk) of a K-major operand.
@@ -59,6 +60,22 @@ int fetch_operand(const Operand &d, int rows, float *out, const Ins &I) {
             for (int i = 0; i < 8; i++) out[(8 * c + i) * rows + row] = x[i];
         }
     return 16;
+}
+
+void watch_operand(Machine &M, const Async &a, const Operand &d, int first, int rows) {
+    Look L = M.hb->operand(a, d.cta);
+    auto &memory = d.cta->order->smem;
+    auto chunk = [&](u32 at) {
+        L.at = at;
+        size_t g = (at - SMEM_BASE) / 16;
+        if (at >= SMEM_BASE && g < memory.size()) M.hb->shadow.touch(memory[g], L, 15);
+    };
+    if (d.mn_major)
+        for (int k = 0; k < 16; k++)
+            for (int g = first / 8; g < (first + rows) / 8; g++) chunk(chunk_mn(d, g, k));
+    else
+        for (int row = first; row < first + rows; row++)
+            for (int c = 0; c < 2; c++) chunk(chunk_k(d, row, c));
 }
 
 typedef float Vec __attribute__((vector_size(64), aligned(4)));

@@ -1,5 +1,5 @@
 // Which warp runs next, when asynchronous work completes, launching and retiring CTAs, and what is said when nothing can run.
-#include "machine.h"
+#include "order.h"
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
@@ -95,6 +95,13 @@ void Machine::free_queue(int q) {
     if (q >= 0) spare_queues.push_back(q);
 }
 
+static void run_async(Machine &M, Async &a) {
+    const Async *outer = M.completing;
+    M.completing = &a;
+    a.run();
+    M.completing = outer;
+    a.run = nullptr;
+}
 static void complete(Machine &M, Async &a) {
     if (a.done) return;
     a.done = true;
@@ -102,15 +109,13 @@ static void complete(Machine &M, Async &a) {
         auto it = std::find(c->pending.begin(), c->pending.end(), &a);
         if (it != c->pending.end()) c->pending.erase(it);
     });
-    a.run();
-    a.run = nullptr;
+    run_async(M, a);
     M.progress++;
 }
 AsyncRef Machine::issue(AsyncRef a) {
     progress++;
     if (cfg.completion == IMMEDIATE) {
-        a->run();
-        a->run = nullptr;
+        run_async(*this, *a);
         a->done = true;
         return a;
     }
@@ -257,8 +262,10 @@ Result Machine::step_many(Warp &w, int quantum) {
         if (I.aligned && m != w.live) {
             if (m != w.act) fail("divergence", I, "an .aligned instruction whose guard differs between lanes", &w);
             r = DIVERGED;
-        } else
+        } else {
+            if (I.watch >= 0 && hb) hb->registers(w, I);
             r = I.fn(w, I);
+        }
         if (r == NEXT) {
             w.pc++;
             continue;
@@ -416,6 +423,7 @@ void Machine::launch(u64 index) {
         }
         cl->ctas.push_back(std::move(t));
     }
+    if (hb) hb->start(*cl);
     resident.push_back(std::move(cl));
     epoch++;
 }
@@ -424,16 +432,10 @@ void Machine::retire(size_t k) {
     for (auto &t : cl.ctas) {
         for (auto &w : t->warps) {
             for (int l = 0; l < LANES; l++) {
-                bool left = false;
-                for (auto &a : w->bulk[l].open) {
-                    left = left || !a->done;
-                    if (!a->done)
-                        note("exit", *a->ins, "a CTA exits while this copy may still read its shared memory (no wait_group)");
-                    finish(a);
-                }
+                w->bulk[l].groups.push_back(std::move(w->bulk[l].open));
                 for (auto &g : w->bulk[l].groups)
                     for (auto &a : g) {
-                        if (!a->done)
+                        if (!a->done && !hb) // race checks see it whenever the copy completes
                             note("exit", *a->ins, "a CTA exits while this copy may still read its shared memory (no wait_group)");
                         finish(a);
                     }
@@ -463,6 +465,7 @@ void Machine::retire(size_t k) {
         finish(a);
     }
     order.erase(std::remove_if(order.begin(), order.end(), [&](Warp *w) { return w->cta->cluster == &cl; }), order.end());
+    if (hb) hb->retire(cl);
     for (auto &t : cl.ctas) spare_regs.push_back(std::move(t->regs));
     if (cfg.local_bytes) spare_local.push_back(cl.local_slot);
     resident.erase(resident.begin() + (long)k);
@@ -542,6 +545,7 @@ void Machine::run() {
         if (total > cfg.max_steps)
             throw EmuError("steps", deadlock_report(fmt("more than %llu steps", (unsigned long long)cfg.max_steps).c_str()));
         if (w->done) {
+            if (hb) hb->exit(*w);
             w->cta->exited++;
             epoch++;
             progress++;

@@ -1,6 +1,7 @@
 // Tensor memory and tcgen05 (sm_100a): allocation, ld/st, mma of one CTA or a pair, commit.
 #include "lanes.h"
 #include "mma.h"
+#include "order.h"
 
 namespace {
 u32 column(u32 taddr) { return taddr & 0xffff; }
@@ -73,6 +74,10 @@ template <int GROUP> Result alloc(Warp &w, const Ins &I) {
     }
     Place p = shared_place(w, (u32)w.addr(I.o, w.leader()), I);
     std::memcpy(p.cta->at(p.off, 4, "tcgen05.alloc", I), &at, 4);
+    if (w.M->hb) {
+        w.M->hb->shared(w, p.cta, p.off, 4, true, I);
+        w.M->hb->tmem_alloc(*w.cta, at, at + n);
+    }
     w.M->progress++;
     w.M->epoch++;
     return NEXT;
@@ -81,6 +86,7 @@ Result dealloc(Warp &w, const Ins &I) {
     u32 at = column(w.r(I.o[0])[w.leader()]), n = w.r(I.o[1])[w.leader()];
     columns_used(w.cta, at, at + n, I, &w);
     wait_mma(w, I, w.cta, at, at + n, true);
+    if (w.M->hb) w.M->hb->tmem_free(w, at, at + n, I);
     std::memset(w.cta->tmem_used.data() + at, 0, n);
     w.M->epoch++;
     return NEXT;
@@ -112,6 +118,7 @@ template <int N, bool PACK> Result load32(Warp &w, const Ins &I) {
     constexpr int cols = PACK ? 2 * N : N;
     check_tmem(w, I, col, col + cols);
     wait_mma(w, I, w.cta, col, col + cols, false);
+    if (w.M->hb) w.M->hb->tmem(w, col, col + cols, false, I);
     const u32 *m = w.cta->tmem.data() + col * TMEM_LANES + lane;
     for (int i = 0; i < N; i++) {
         if constexpr (PACK)
@@ -128,6 +135,7 @@ template <int N, bool UNPACK> Result store32(Warp &w, const Ins &I) {
     constexpr int cols = UNPACK ? 2 * N : N;
     check_tmem(w, I, col, col + cols);
     wait_mma(w, I, w.cta, col, col + cols, true);
+    if (w.M->hb) w.M->hb->tmem(w, col, col + cols, true, I);
     Cta *c = w.cta;
     u32 *m = c->tmem.data() + col * TMEM_LANES + lane;
     auto data = std::make_shared<std::vector<u32>>(cols * LANES);
@@ -154,11 +162,15 @@ template <int N, bool UNPACK> Result store32(Warp &w, const Ins &I) {
     return NEXT;
 }
 Result wait_st(Warp &w, const Ins &) {
+    if (w.M->hb) w.M->hb->tmem_stored(w);
     for (auto &a : w.tmem_stores) w.M->finish(a);
     w.tmem_stores.clear();
     return NEXT;
 }
-Result wait_ld(Warp &, const Ins &) { return NEXT; }
+Result wait_ld(Warp &w, const Ins &) {
+    if (w.M->hb) w.M->hb->tmem_loaded(w);
+    return NEXT;
+}
 
 const u32 SPANS[8] = {16, 0, 128, 0, 64, 0, 32, 0};
 Operand smem_operand(Warp &w, const Ins &I, u64 d, bool mn, Elem e) {
@@ -211,6 +223,24 @@ void run_mma(const Mma &x, const Ins &I) {
         } else { // 64 rows: rows 16i.. on lanes 32i..
             for (int i = 0; i < 4; i++) product(d + 32 * i, TMEM_LANES, fa + 16 * i, fb, 16, x.n, k, 64, x.n, x.accumulate);
         }
+    }
+}
+// Tells race checks what one mma reads and writes, in each of its CTAs.
+void watch_mma(Warp &w, Async &a, const Mma &x, u32 d_cols) {
+    Order &hb = *w.M->hb;
+    hb.mma(w, a);
+    for (Cta *c : x.ctas) {
+        hb.accumulator(a, c, x.d_col, x.d_col + d_cols, true);
+        Operand b = x.b;
+        b.cta = c;
+        watch_operand(*w.M, a, b, 0, x.n / x.group);
+        if (x.a_tmem) {
+            hb.accumulator(a, c, x.a_col, x.a_col + 8, false);
+            continue;
+        }
+        Operand p = x.a;
+        p.cta = c;
+        watch_operand(*w.M, a, p, 0, x.m / x.group);
     }
 }
 enum Kind { KIND_F16, KIND_TF32 };
@@ -281,6 +311,7 @@ template <int GROUP, int KIND, bool A_TMEM, int MASK> Result mma(Warp &w, const 
     if (w.cta->mma_queue < 0) w.cta->mma_queue = w.M->new_queue();
     a->queue = w.cta->mma_queue;
     check_async(*w.M, *a, I);
+    if (w.M->hb) watch_mma(w, *a, x, d_cols);
     const Ins *ins = &I;
     a->run = [x, ins] { run_mma(x, *ins); };
     w.M->issue(a);
@@ -305,6 +336,7 @@ template <int GROUP, bool MULTI> Result commit(Warp &w, const Ins &I) {
                     Machine *M = w.M;
                     const Ins *ins = &I;
                     a->run = [=] { mbar_arrive(*M, c, off, 1, *ins); };
+                    if (M->hb) M->hb->commit(w, *a);
                     M->issue(a);
                 }
         }

@@ -1,5 +1,6 @@
 // Bulk and tensor copies between global and shared memory, multicast, reductions, bulk groups.
 #include "lanes.h"
+#include "order.h"
 #include <algorithm>
 #include <array>
 
@@ -78,6 +79,7 @@ void load_box(Machine &M, const Tensor &t, const s32 *c, Cta *cta, u32 dst, cons
     u8 *base = cta->at(dst, bytes, "TMA load", I) - dst;
     rows(t, c, [&](u64 g, u32 off, u32 lo, u32 hi) {
         if (hi > lo && !M.ranges.empty()) M.check_global(g + lo, hi - lo, I);
+        if (hi > lo && M.hb) M.hb->global_async(*M.completing, g + lo, hi - lo, false, false);
         for (u32 x = 0; x < t.box[0] * t.elem; x += 16) {
             u8 *d = base + swizzle(dst + off + x, t.span);
             if (x >= lo && x + 16 <= hi) {
@@ -128,6 +130,7 @@ void store_box(Machine &M, const Tensor &t, const s32 *c, Cta *cta, u32 src, int
     u8 *base = cta->at(src, box_bytes(t), "TMA store", I) - src;
     rows(t, c, [&](u64 g, u32 off, u32 lo, u32 hi) {
         if (hi > lo && !M.ranges.empty()) M.check_global(g + lo, hi - lo, I);
+        if (hi > lo && M.hb) M.hb->global_async(*M.completing, g + lo, hi - lo, true, op != COPY);
         for (u32 x = lo & ~15u; x < hi; x += 16) {
             const u8 *s = base + swizzle(src + off + x, t.span);
             u32 a = std::max(x, lo), b = std::min(x + 16, hi);
@@ -153,6 +156,7 @@ void start_load(Warp &w, const Ins &I, Cta *to, u32 dst, u32 bytes, Cta *bar_cta
     u8 *d = to->at(dst, bytes, "bulk copy", I);
     bar_cta->bar(bar, I);
     check_async(*w.M, *a, I);
+    if (w.M->hb) w.M->hb->load(w, *a, to, dst, bytes, from_shared, src);
     if (w.M->cfg.completion != IMMEDIATE) std::memset(d, 0xff, bytes);
     Machine *M = w.M;
     const Ins *ins = &I;
@@ -194,7 +198,7 @@ template <int DIM, bool MULTI, bool PAIR> Result tensor_load(Warp &w, const Ins 
     return NEXT;
 }
 bool unfenced(Cta *c, u32 lo, u32 hi) {
-    if (c->dirty.empty()) return false;
+    if (c->dirty.empty() || c->M->hb) return false;
     for (u32 g = (lo - SMEM_BASE) / 16; g <= (hi - 1 - SMEM_BASE) / 16; g++)
         if (c->dirty[g]) return true;
     return false;
@@ -212,6 +216,7 @@ void start_store(Warp &w, const Ins &I, u32 lanes, u32 src, u32 bytes, std::func
         w.M->note("proxy", I,
                   fmt("reads shared bytes [0x%x, 0x%x) written by the generic proxy with no fence.proxy.async since", src,
                       src + bytes));
+    if (w.M->hb) w.M->hb->bulk_store(w, *a, src, bytes);
     w.M->issue(a);
     for (int l = 0; l < LANES; l++)
         if (lanes >> l & 1) w.bulk[l].open.push_back(a);
@@ -261,8 +266,10 @@ template <bool MULTI> Result bulk_load(Warp &w, const Ins &I) {
                 if (mask >> r & 1) {
                     Cta *cta = w.cta->cluster->ctas[r].get();
                     u8 *d = cta->at(to.off, n, "bulk copy", I);
-                    start_load(w, I, cta, to.off, n, MULTI ? cta : b.cta, b.off,
-                               [=] { std::memcpy(d, reinterpret_cast<u8 *>(src), n); });
+                    start_load(w, I, cta, to.off, n, MULTI ? cta : b.cta, b.off, [=, M = w.M] {
+                        if (M->hb) M->hb->global_async(*M->completing, src, n, false, false);
+                        std::memcpy(d, reinterpret_cast<u8 *>(src), n);
+                    });
                 }
         }
     return NEXT;
@@ -296,6 +303,7 @@ template <u32 TYPE, int OP, bool SIGN> Result bulk_store(Warp &w, const Ins &I) 
             u8 *s = from.cta->at(from.off, n, "bulk store", I);
             Machine *M = w.M;
             start_store(w, I, 1u << l, from.off, n, [=] {
+                if (M->hb) M->hb->global_async(*M->completing, dst, n, true, OP != COPY);
                 if (OP == COPY)
                     std::memcpy(reinterpret_cast<u8 *>(dst), s, n);
                 else
@@ -317,7 +325,10 @@ Result wait_group(Warp &w, const Ins &I) {
     for (int l = 0; l < LANES; l++)
         if (w.m >> l & 1)
             while (w.bulk[l].groups.size() > (size_t)I.o[0]) {
-                for (auto &a : w.bulk[l].groups.front()) w.M->finish(a);
+                for (auto &a : w.bulk[l].groups.front()) {
+                    w.M->finish(a);
+                    if (w.M->hb) w.M->hb->bulk_done(w, *a, I.aux);
+                }
                 w.bulk[l].groups.pop_front();
             }
     return NEXT;
@@ -378,5 +389,5 @@ void define_tma() {
     def(n + "max.u32", "a a s", bulk_store<2, MAX, false>);
     def("cp.async.bulk.commit_group", "", commit);
     def("cp.async.bulk.wait_group", "i", wait_group);
-    def("cp.async.bulk.wait_group.read", "i", wait_group);
+    def("cp.async.bulk.wait_group.read", "i", wait_group, false, 1);
 }

@@ -1,6 +1,7 @@
 // wgmma (sm_90a). Each warp of the warpgroup computes its own 16 rows, in the order it issued them.
 #include "lanes.h"
 #include "mma.h"
+#include "order.h"
 
 namespace {
 const u32 SPANS[4] = {16, 128, 64, 32};
@@ -11,12 +12,17 @@ Operand smem_operand(Warp &w, const Ins &I, s32 reg, bool mn, Elem e) {
         w.M->fail("descriptor", I, fmt("matrix descriptor 0x%llx: bits that are not modelled", (unsigned long long)d), &w);
     return {w.cta, (u32)(d & 0x3fff) << 4, (u32)((d >> 16) & 0x3fff) << 4, (u32)((d >> 32) & 0x3fff) << 4, SPANS[d >> 62], mn, e};
 }
-void queue(Warp &w, const Ins &I, const std::shared_ptr<Async> &a) {
+void queue(Warp &w, const Ins &I, const std::shared_ptr<Async> &a, const Operand *oa, const Operand &ob, int n) {
     if (w.wg_queue < 0) w.wg_queue = w.M->new_queue();
     a->ins = &I;
     a->cta = w.cta;
     a->queue = w.wg_queue;
     check_async(*w.M, *a, I);
+    if (w.M->hb) {
+        w.M->hb->wgmma(w, *a);
+        if (oa) watch_operand(*w.M, *a, *oa, 16 * (w.id % 4), 16);
+        watch_operand(*w.M, *a, ob, 0, n);
+    }
     w.wg_open.push_back(w.M->issue(a));
 }
 // {D}, A, B, scale-d, imm-scale-a, imm-scale-b (, trans-a, trans-b). A: 64-bit descriptor or four registers.
@@ -78,10 +84,13 @@ template <Elem E, bool A_REGS> Result mma(Warp &w, const Ins &I) {
                 r[l] = as_u(acc_t[((j / 4) * 8 + (l % 4) * 2 + (j & 1)) * 16 + l / 4 + 8 * ((j >> 1) & 1)]);
         }
     };
-    queue(w, I, x);
+    queue(w, I, x, A_REGS ? nullptr : &oa, ob, N);
     return NEXT;
 }
-Result fence(Warp &, const Ins &) { return NEXT; }
+Result fence(Warp &w, const Ins &) {
+    if (w.M->hb) w.M->hb->wgmma_fence(w);
+    return NEXT;
+}
 Result commit(Warp &w, const Ins &) {
     w.wg_groups.push_back(std::move(w.wg_open));
     w.wg_open.clear();
@@ -89,7 +98,10 @@ Result commit(Warp &w, const Ins &) {
 }
 Result wait(Warp &w, const Ins &I) {
     while (w.wg_groups.size() > (size_t)I.o[0]) {
-        for (auto &a : w.wg_groups.front()) w.M->finish(a);
+        for (auto &a : w.wg_groups.front()) {
+            w.M->finish(a);
+            if (w.M->hb) w.M->hb->engine_done(w, *a);
+        }
         w.wg_groups.pop_front();
     }
     return NEXT;

@@ -1,0 +1,225 @@
+// Who happens before whom: threads that meet, asynchronous work that completes, fences, and what must be over when a CTA exits.
+#include "order.h"
+#include <algorithm>
+
+u8 memory_semantics(const std::string &n) {
+    auto has = [&](const char *s) { return n.find(s) != std::string::npos; };
+    bool atom = n.rfind("atom.", 0) == 0 || n.rfind("red.", 0) == 0;
+    u8 s = atom ? SEM_ATOMIC : 0;
+    if (has(".acq_rel")) s |= SEM_ACQUIRE | SEM_RELEASE;
+    if (has(".acquire")) s |= SEM_ACQUIRE;
+    if (has(".release")) s |= SEM_RELEASE;
+    if (has(".relaxed") || has(".volatile") || (atom && !(s & (SEM_ACQUIRE | SEM_RELEASE)))) s |= SEM_RELAXED;
+    if ((n.rfind("ld.", 0) == 0 || n.rfind("st.", 0) == 0) && s) s |= SEM_ATOMIC;
+    return s;
+}
+
+// ---- life
+static std::string name_of(const Warp &w, const char *what) {
+    return fmt("%swarp %d of CTA %u,%u,%u", what, w.id, w.cta->id[0], w.cta->id[1], w.cta->id[2]);
+}
+void Order::start(Cluster &c) {
+    c.order = std::make_shared<ClusterOrder>();
+    for (auto &t : c.ctas) start(*t);
+}
+void Order::start(Cta &c) {
+    auto o = c.order = std::make_shared<CtaOrder>();
+    o->smem.resize(c.smem.size() / 16);
+    for (size_t i = 0; i < c.warps.size(); i++) {
+        Warp &w = *c.warps[i];
+        auto x = w.order = std::make_shared<WarpOrder>();
+        x->many = shadow.component(o->comps, name_of(w, ""), true);
+        x->one = shadow.component(o->comps, name_of(w, "one thread of "), true);
+        x->init = shadow.component(o->comps, name_of(w, ""), true);
+        for (u32 comp : {x->many, x->one, x->init}) x->view.seen.raise(comp, shadow.now[comp]);
+        x->synced = shadow.now[x->many];
+        x->registers.resize((size_t)M.P->watched);
+        if (i % 4 == 0) {
+            u32 comp = shadow.component(o->comps, fmt("wgmma of warps %zu-%zu", i, i + 3), false);
+            o->wgmma.push_back({comp, shadow.now[comp]});
+        }
+        x->wgmma = o->wgmma[i / 4].first;
+        x->wgmma_time = o->wgmma[i / 4].second;
+    }
+}
+void Order::exit(Warp &w) {
+    Cta &c = *w.cta;
+    c.order->exit.join(w.order->view);
+    if (c.exited + 1 == (int)c.warps.size()) check_exit(c);
+}
+void Order::retire(Cluster &c) {
+    for (auto &t : c.ctas) {
+        for (auto &g : t->order->smem)
+            if (g.slot[SLOTS - 1]) shadow.overflow.erase(&g);
+        shadow.give_back(t->order->comps);
+    }
+}
+void Order::check_exit(Cta &c) {
+    const Clock &known = c.order->exit.seen;
+    for (auto &w : c.warps) {
+        WarpOrder &o = *w->order;
+        if (o.bulk_read && known.at(o.bulk_read) < shadow.now[o.bulk_read])
+            shadow.report("exit", *o.bulk_ins, std::to_string(o.bulk_ins->line),
+                          "a CTA may exit while this copy still reads its shared memory: no cp.async.bulk.wait_group follows it "
+                          "(PTX ISA, cp.async.bulk.wait_group)");
+    }
+    for (BarOrder &b : c.order->bars) {
+        u32 at = (u32)((&b - c.order->bars.data()));
+        u32 off = 0;
+        for (u32 i = 0; i < c.bar_index.size(); i++)
+            if (c.bar_index[i] == (s32)at) off = i * 8;
+        std::string key = fmt("mbarrier 0x%x of CTA rank %u", off - SMEM_BASE, c.rank);
+        for (auto &r : b.remote)
+            if (known.at(r.comp) < r.time)
+                shadow.report("exit", *r.ins, key + std::to_string(r.ins->line),
+                              "arrives on " + key +
+                                  ", which may have exited before: nothing in that CTA waits for this arrival "
+                                  "(PTX ISA, mbarrier: shared memory of an exited CTA)");
+        if (!strict) continue;
+        for (auto &r : b.engine)
+            if (known.at(r.comp) < r.time)
+                shadow.report("exit", *r.ins, key + std::to_string(r.ins->line),
+                              "may signal " + key + " after that CTA has exited: nothing waits for it");
+        if (b.phases > b.first && known.at(b.comp) < b.phases && b.last)
+            shadow.report("unawaited", *b.last, key,
+                          "completes the last phase of " + key + ", and no thread of the CTA waited for it");
+    }
+}
+
+// ---- what a thread publishes
+// One lane speaks: accesses of the others count up to the last barrier of the warp (PTX ISA, bar.warp.sync). tcgen05.wait and the
+// engines are waited for by the whole warp.
+void Order::one_lane(Warp &w, Clock &c, u32 before) {
+    if (__builtin_popcount(w.m) == 1 && w.m != w.live) c.lower(w.order->many, std::max(before, w.order->synced));
+}
+void Order::release(Warp &w, View &into, const Ins &I) {
+    View v = I.sem & SEM_RELAXED ? w.order->released : w.order->view;
+    one_lane(w, v.seen);
+    one_lane(w, v.fenced);
+    into.join(v);
+}
+void Order::snapshot(Warp &w, Async &a) {
+    a.order = std::make_shared<AsyncOrder>();
+    a.order->view = w.order->view;
+    one_lane(w, a.order->view.seen);
+    one_lane(w, a.order->view.fenced);
+}
+void Order::tick(Warp &w) {
+    WarpOrder &o = *w.order;
+    o.view.seen.raise(o.many, shadow.tick(o.many));
+    o.view.seen.raise(o.one, shadow.tick(o.one));
+}
+void Order::warp_barrier(Warp &w) {
+    tick(w);
+    w.order->synced = shadow.now[w.order->many];
+}
+
+// ---- mbarriers
+void Order::bar_init(Warp &w, Cta *c, u32 off, const Ins &I) {
+    CtaOrder &o = *c->order;
+    size_t i = (size_t)c->bar_index[off / 8];
+    if (o.bars.size() <= i) o.bars.resize(i + 1);
+    BarOrder &b = o.bars[i];
+    if (!b.comp) b.comp = shadow.component(o.comps, fmt("a copy that completes on mbarrier 0x%x", off - SMEM_BASE), false);
+    b.phases = b.first = shadow.now[b.comp];
+    b.init_comp = w.order->init;
+    b.init_time = shadow.now[w.order->init];
+    b.init_line = I.line;
+    b.now.clear();
+    b.done.clear();
+}
+void Order::used(const View &v, Cta *c, u32 off, bool async, const Ins &I) {
+    BarOrder &b = bar(c, off);
+    bool known = v.seen.at(b.init_comp) >= b.init_time;
+    if (known && (!async || v.fenced.at(b.init_comp) >= b.init_time)) return;
+    std::string which = fmt("mbarrier 0x%x of CTA rank %u, initialised at line %d", off - SMEM_BASE, c->rank, b.init_line);
+    if (!known)
+        shadow.report("race", I, which + std::to_string(I.line),
+                      "uses " + which + ", and nothing orders the two (PTX ISA, fence.mbarrier_init, barrier.cluster)");
+    else
+        shadow.report("proxy", I, which + std::to_string(I.line),
+                      "signals " + which +
+                          " asynchronously, with no fence.mbarrier_init or fence.proxy.async between "
+                          "(PTX ISA, membar/fence: .mbarrier_init; Async proxy)");
+}
+void Order::arrive(Warp &w, Cta *c, u32 off, const Ins &I) {
+    used(w.order->view, c, off, false, I);
+    BarOrder &b = bar(c, off);
+    release(w, b.now, I);
+    b.last = &I;
+    if (w.cta == c) return;
+    u32 comp = __builtin_popcount(w.m) == 1 ? w.order->one : w.order->many, time = shadow.now[comp];
+    for (auto &r : b.remote)
+        if (r.comp == comp) {
+            r = {comp, time, &I};
+            return;
+        }
+    b.remote.push_back({comp, time, &I});
+}
+void Order::signal(const Async &a, Cta *c, u32 off) {
+    if (!a.order) return;
+    BarOrder &b = bar(c, off);
+    b.now.join(a.order->view);
+    b.now.raise(a.order->comp, a.order->time);
+    b.last = a.ins;
+    if (a.order->comp == b.comp) return;
+    for (auto &r : b.engine)
+        if (r.comp == a.order->comp) {
+            r = {r.comp, a.order->time, a.ins};
+            return;
+        }
+    b.engine.push_back({a.order->comp, a.order->time, a.ins});
+}
+void Order::flip(Cta *c, const MBar &m) {
+    BarOrder &b = c->order->bars[(size_t)(&m - c->bars.data())];
+    b.done = std::move(b.now);
+    b.now.clear();
+    b.phases = shadow.tick(b.comp);
+    b.done.raise(b.comp, b.phases);
+}
+void Order::wait(Warp &w, Cta *c, u32 off, const Ins &I) {
+    used(w.order->view, c, off, false, I);
+    const View &v = bar(c, off).done;
+    if (I.sem & SEM_RELAXED)
+        w.order->observed.join(v);
+    else
+        w.order->view.join(v);
+}
+
+// ---- barriers and fences
+void Order::meet(Warp &w, Meeting &m, const Ins &I) {
+    m.now.join(I.sem & SEM_RELAXED ? w.order->released : w.order->view);
+    warp_barrier(w);
+}
+void Order::met(Warp &w, const Meeting &m, u64 generation) { w.order->view.join(m.done[generation & 7]); }
+void Order::proxy_fence(Warp &w) {
+    WarpOrder &o = *w.order;
+    u32 before = o.view.fenced.at(o.many);
+    o.view.fenced.join(o.view.seen);
+    one_lane(w, o.view.fenced, before);
+    tick(w);
+}
+void Order::init_fence(Warp &w) {
+    WarpOrder &o = *w.order;
+    u32 t = shadow.now[o.init];
+    o.released.raise(o.init, t);
+    o.view.raise(o.init, t);
+    o.view.seen.raise(o.init, shadow.tick(o.init));
+}
+void Order::fence(Warp &w) {
+    w.order->view.join(w.order->observed);
+    w.order->released.join(w.order->view);
+    tick(w);
+}
+void Order::publish(Warp &w, const void *variable, const Ins &I) {
+    if (I.sem & SEM_RELEASE || I.sem & SEM_RELAXED) release(w, variables[variable], I);
+    tick(w);
+}
+void Order::observe(Warp &w, const void *variable, const Ins &I) {
+    auto it = variables.find(variable);
+    if (it == variables.end()) return;
+    if (I.sem & SEM_ACQUIRE)
+        w.order->view.join(it->second);
+    else
+        w.order->observed.join(it->second);
+}
