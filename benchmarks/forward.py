@@ -3,9 +3,9 @@
     python benchmarks/forward.py [--only NAME ...] [--rivals flexfa4,fa4,cudnn,triton,flash] [--shard i/n] [--repeats 5]
                                  [--out benchmarks/results/forward_h200]
 
-Every case runs its rivals in turn, `repeats` times; a sample is the median of single calls timed by CUDA events, and the number
 Every case runs its rivals in turn, `repeats` times; a sample is the median of single calls timed by CUDA events, the number
 reported the median of the samples. Inputs are normal random numbers in bfloat16; the L2 cache is not flushed (inputs and outputs
+are larger than it in all but the short cases). Shards (`--shard 0/4`) write files of their own; a file that exists is loaded, and
 only what it lacks is measured. Writes OUT.json and OUT.md. Without a GPU it says so and measures nothing.
 """
 from __future__ import annotations

@@ -39,11 +39,13 @@ class Tensors(NamedTuple):
 class Lists(NamedTuple):
     """spans: (row_ptr int32[rows + 1], runs int32[n, 3] with n >= 1, batch stride, head stride), the strides in rows, 0 where
     shared; None: no mask. work: int32[n, 6], a `flexfa4.schedule.WorkTile` each, in launch order; None: every row whole, in
-    natural order. parts: (float32[n, rows, Dv], float32[n, rows]), normalised partial outputs and their LSE; None: no splits."""
+    natural order. parts: (float32[n, rows, Dv], float32[n, rows]), normalised partial outputs and their LSE; None: no splits.
+    counter: int32[1], 0 before and after the launch, from which CTAs draw their work; None: CTA i takes every workers-th item."""
 
     spans: Optional[tuple] = None
     work: Optional[cute.Tensor] = None
     parts: Optional[tuple] = None
+    counter: Optional[cute.Tensor] = None
 
 
 class Values(NamedTuple):
@@ -58,12 +60,14 @@ class Values(NamedTuple):
 class Signature:
     """Which forward is compiled: a Plan, and which optional arguments a call passes. The compile key of the runtime.
 
-    masked: spans are passed. ordered: a work list is passed. Both are decisions of a launch, not of a Plan.
+    masked: spans are passed. ordered: a work list is passed. counted: a work counter is passed. These are decisions of a launch,
+    not of a Plan.
     """
 
     plan: Plan
     masked: bool = False
     ordered: bool = False
+    counted: bool = False
 
     def __post_init__(self):
         if self.plan.mask and not self.masked:
@@ -115,10 +119,11 @@ def fake_arguments(signature: Signature, env_stream: bool) -> tuple:
         shape = (count, signature.plan.tiles.rows, dim_v)
         parts = (make_fake_compact_tensor(Float32, shape, stride_order=(2, 1, 0)),
                  make_fake_compact_tensor(Float32, shape[:2], stride_order=(1, 0)))
+    counter = _fake_list(1) if signature.counted else None
     captures = tuple(_fake_capture(c) for g in signature.graphs if g is not None for c in g.captures)
     slots = tuple(kind(0) for kind in signature.slot_types)
     stream = make_fake_stream(use_tvm_ffi_env_stream=env_stream)
-    return (Tensors(q, k, v, out, lse), Float32(0), Lists(spans, work, parts), Int32(0),
+    return (Tensors(q, k, v, out, lse), Float32(0), Lists(spans, work, parts, counter), Int32(0),
             Values(captures or None, slots or None), stream)
 
 

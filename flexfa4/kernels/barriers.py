@@ -62,9 +62,13 @@ class Ring(Fixed):
         """bytes: of the TMA copies that fill one stage."""
         return Ring(pointers[f"{name}_full"], pointers[f"{name}_empty"], bytes)
 
+    def wait_empty(self, turn: Turn) -> None:
+        """Writer."""
+        cute.arch.mbarrier_wait(self.empty + turn.index, turn.phase ^ 1)
+
     def acquire(self, turn: Turn) -> cute.Pointer:
         """Writer, a whole warp: waits until the stage is empty and announces its bytes. Returns the mbarrier for TMA."""
-        cute.arch.mbarrier_wait(self.empty + turn.index, turn.phase ^ 1)
+        self.wait_empty(turn)
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(self.full + turn.index, self.bytes)
         return self.full + turn.index

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
@@ -20,7 +21,8 @@ from flexfa4.schedule.work import FULL, PARTIAL, UNSPLIT
 
 from .carried import Carried
 
-__all__ = ["FULL", "PARTIAL", "UNSPLIT", "Grid", "Walk", "WorkItem", "start_walk", "work_item"]
+__all__ = ["FULL", "PARTIAL", "UNSPLIT", "Grid", "Walk", "WorkItem", "next_index", "start_walk",
+           "work_item"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,24 @@ def work_item(index: Int32, work: cute.Tensor | None, grid: Grid) -> WorkItem:
     return WorkItem(batch, row - batch * grid.heads, q_tile, Int32(0), grid.kv_tiles, Int32(UNSPLIT))
 
 
+@cute.jit
+def next_index(index: Int32, counter: cute.Tensor | None, count: Int32) -> Int32:
+    """The next work index of this CTA, drawn by one warp. Without a counter every CTA takes every grid-th; with one (int32 [1],
+    0 before the launch) whoever is free first takes the next. A CTA draws until it gets an index past the end: the draw that
+    must be the last one sets the counter back to 0 for the next launch."""
+    step = cute.arch.grid_dim()[0]
+    if cutlass.const_expr(counter is None):
+        index += step
+    else:
+        drawn = Int32(0)
+        if cute.arch.lane_idx() == 0:
+            drawn = cute.arch.atomic_add(counter.iterator.llvm_ptr, Int32(1))
+        index = step + cute.arch.shuffle_sync(drawn, 0)
+        if (index == count + step - 1) & (cute.arch.lane_idx() == 0):
+            counter[0] = Int32(0)
+    return index
+
+
 @dataclass(frozen=True)
 class Walk(Carried):
     """Where one role is in its row. valid: there is a tile; tile: its index; kind: FULL or PARTIAL (a Python int where no mask
@@ -84,9 +104,10 @@ class Walk(Carried):
         stop = select(moved, self.next_stop, self.stop, Int32)
         kind = select(moved, self.next_kind, self.kind, Int32)
         valid = Boolean(run < self.last_run) & Boolean(tile < self.limit)
-        return replace(self, valid=valid, tile=tile, kind=kind, stop=stop, run=run)._read_ahead()
+        return replace(self, valid=valid, tile=tile, kind=kind, stop=stop, run=run).read_ahead()
 
-    def _read_ahead(self) -> "Walk":
+    def read_ahead(self) -> "Walk":
+        """With the run after this one."""
         begin, stop, kind = _run(self.runs, self.run + 1, self.last_run)
         return replace(self, next_begin=begin, next_stop=stop, next_kind=kind)
 
@@ -106,7 +127,7 @@ def start_walk(item: WorkItem, spans: tuple | None, grid: Grid, split: bool) -> 
         first, begin, stop, kind = _skip(runs, first, last, item.kv_begin)
         begin = select(begin < item.kv_begin, item.kv_begin, begin, Int32)
     valid = Boolean(first < last) & Boolean(begin < limit)
-    return Walk(valid, begin, kind, stop, limit, first, last, runs=runs)._read_ahead()
+    return Walk(valid, begin, kind, stop, limit, first, last, runs=runs).read_ahead()
 
 
 def _run(runs: cute.Tensor, run: Int32, last_run: Int32) -> tuple[Int32, Int32, Int32]:

@@ -140,19 +140,19 @@ def sm100_forward_barriers(q_tiles: int, kv_stages: int, early_p: bool, dynamic:
     return tuple(table)
 
 
-def sm90_forward_barriers(consumers: int, kv_stages: int) -> tuple[Barrier, ...]:
+def sm90_forward_barriers(consumers: int, kv_stages: int, q_stages: int = 1) -> tuple[Barrier, ...]:
     """One producer warp and `consumers` warpgroups, each with 64 rows of the query tile."""
     producer, consumer = (Role.PRODUCER,), (Role.CONSUMER,)
     warps = consumers * WARPS_PER_GROUP
     return (
-        Barrier("q_full", producer, consumer, Signal.TMA, 1, 1, "the query tile is in shared memory"),
+        Barrier("q_full", producer, consumer, Signal.TMA, 1, q_stages, "the query tile is in shared memory, and what work it is"),
         Barrier(
             "q_empty",
             consumer,
             producer,
             Signal.WARPS,
             warps,
-            1,
+            q_stages,
             "no product reads the query tile, and its place holds no output",
         ),
         Barrier("k_full", producer, consumer, Signal.TMA, 1, kv_stages, "a K tile is in its stage"),

@@ -38,12 +38,14 @@ _SM90_CHOICES = ((3, 128, (160, 32)), (2, 128, (240, 24)), (2, 80, (240, 24)), (
 
 
 def sm90_tiles(head_dim: int, head_dim_v: int) -> Sm90Forward:
-    """The widest choice whose fragments fit in registers and whose stages fit in shared memory; BudgetError where none does."""
+    """The widest choice whose fragments fit in registers and whose stages fit in shared memory, with two query tiles where they
+    fit too; BudgetError where none does."""
     for consumers, kv_tile, registers in _SM90_CHOICES:
-        try:
-            return Sm90Forward(pad(head_dim), pad(head_dim_v), consumers, kv_tile, 2, registers)
-        except BudgetError as error:
-            last = error
+        for q_stages in (2, 1):
+            try:
+                return Sm90Forward(pad(head_dim), pad(head_dim_v), consumers, kv_tile, 2, registers, q_stages)
+            except BudgetError as error:
+                last = error
     raise last
 
 

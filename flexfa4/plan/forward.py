@@ -10,8 +10,11 @@ from .budget import MBARRIER_BYTES, WARPS_PER_GROUP, Buffer, Columns, check_regi
 
 HALF_BYTES = 2  # f16 and bf16
 FLOAT_BYTES = 4
+WORK_TILE_BYTES = 64  # a work tile and where its walk begins, from the producer to the consumers
 # Registers a thread needs beside its fragments of S, P and O: addresses, statistics, the values a mod hoists.
 SPARE_REGISTERS = 40
+# On sm90 the masks' and mods' values come and go between the products: less is enough (nothing spills, see docs/performance.md).
+SM90_SPARE_REGISTERS = 32
 
 
 def _common_checks(q_tile: int, kv_tile: int, head_dim: int, head_dim_v: int, kv_stages: int) -> None:
@@ -128,6 +131,7 @@ class Sm100Forward:
 @dataclass(frozen=True)
 class Sm90Forward:
     """The Hopper forward: a producer warp, and consumer warpgroups of 64 rows each whose products and softmax overlap.
+    q_stages: query tiles in shared memory; with two, the next work tile's loads while this one is worked on.
     registers: (consumer, producer)."""
 
     head_dim: int
@@ -136,14 +140,16 @@ class Sm90Forward:
     kv_tile: int = 128
     kv_stages: int = 2
     registers: tuple[int, int] = (240, 24)
+    q_stages: int = 1
 
     def __post_init__(self):
         _common_checks(self.rows, self.kv_tile, self.head_dim, self.head_dim_v, self.kv_stages)
         require(self.consumers in (1, 2, 3), f"consumers={self.consumers}: one to three consumer warpgroups")
+        require(self.q_stages in (1, 2), f"q_stages={self.q_stages}: one or two query tiles")
         fragments = self.fragment_registers
         require(
-            fragments + SPARE_REGISTERS <= self.registers[0],
-            f"a consumer thread holds {fragments} registers of S, P and O and needs {SPARE_REGISTERS} more: "
+            fragments + SM90_SPARE_REGISTERS <= self.registers[0],
+            f"a consumer thread holds {fragments} registers of S, P and O and needs {SM90_SPARE_REGISTERS} more: "
             f"{self.registers[0]} are too few",
         )
         check_table(self.barriers, (Role.PRODUCER, Role.CONSUMER))
@@ -169,17 +175,17 @@ class Sm90Forward:
 
     @cached_property
     def barriers(self) -> tuple[Barrier, ...]:
-        return sm90_forward_barriers(self.consumers, self.kv_stages)
+        return sm90_forward_barriers(self.consumers, self.kv_stages, self.q_stages)
 
     @property
     def smem(self) -> tuple[Buffer, ...]:
         return (
-            Buffer("q", self.rows * self.head_dim * HALF_BYTES),
+            Buffer("q", self.rows * self.head_dim * HALF_BYTES, self.q_stages),
             Buffer("k", self.kv_tile * self.head_dim * HALF_BYTES, self.kv_stages),
             Buffer("v", self.kv_tile * self.head_dim_v * HALF_BYTES, self.kv_stages),
             Buffer("out", self.rows * self.head_dim_v * HALF_BYTES, aliases="q"),
             Buffer("barriers", MBARRIER_BYTES, sum(b.count for b in self.barriers)),
-            Buffer("next work tile", 16),
+            Buffer("work tile", WORK_TILE_BYTES, self.q_stages),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Callable, Sequence
 
 import cutlass.cute as cute
@@ -15,7 +16,7 @@ from flexfa4.kernels.sm90.forward import Forward as Sm90Kernel
 from flexfa4.kernels.sm100.forward import Forward as Sm100Kernel
 from flexfa4.plan import Plan
 
-from .lists import NO_MASK, Lists
+from .lists import NO_MASK, Lists, workers_of
 
 _KERNELS = {"sm90": (Sm90Kernel, "sm_90a"), "sm100": (Sm100Kernel, "sm_100a")}
 _OPTIONS = "--enable-tvm-ffi --gpu-arch {}"
@@ -42,26 +43,60 @@ def compile_count() -> int:
     return len(_compiled)
 
 
-def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequence[BoundGraph | None], lists: Lists = NO_MASK,
-            workers: int | None = None, argument: Callable = lambda t: t) -> tuple[Tensor, Tensor]:
-    """(out, lse) of q, k, v by the kernel of `plan`, on the current stream.
+def _itself(t: Tensor) -> Tensor:
+    return t
 
-    bounds: score, mask and out, those that the plan has. workers: CTAs, default one a work item. `argument` turns a tensor into
-    what the compiled function takes (an emulated device wraps them).
-    """
+
+@dataclass(frozen=True)
+class Crew:
+    """Who does the work of a launch. workers: CTAs; counter: int32 [1], zero, from which they draw it, or None: CTA i takes
+    every workers-th item. argument: turns a tensor into what the compiled function takes (an emulated device wraps them)."""
+
+    workers: int
+    counter: Tensor | None = None
+    argument: Callable = _itself
+
+
+def crew_of(device: torch.device, items: int) -> Crew:
+    """As many CTAs as run at once, drawing from the counter of the current stream."""
+    return Crew(min(items, workers_of(device)), _counter(device))
+
+
+_counters: dict[tuple, Tensor] = {}
+
+
+def _counter(device: torch.device) -> Tensor:
+    """Every launch leaves the counter at zero, so launches of one stream share it. A captured graph may run on any stream, at
+    the same time as others, and gets one of its own."""
+    if torch.cuda.is_current_stream_capturing():
+        return torch.zeros(1, dtype=torch.int32, device=device)
+    key = device, torch.cuda.current_stream(device).cuda_stream
+    found = _counters.get(key)
+    if found is None:
+        found = _counters[key] = torch.zeros(1, dtype=torch.int32, device=device)
+    return found
+
+
+def work_items(plan: Plan, query: Tensor, lists: Lists) -> int:
+    if lists.work is not None:
+        return lists.work.shape[0]
+    return -(-query.shape[2] // plan.tiles.rows) * query.shape[0] * query.shape[1]
+
+
+def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequence[BoundGraph | None], lists: Lists = NO_MASK,
+            crew: Crew | None = None) -> tuple[Tensor, Tensor]:
+    """(out, lse) of q, k, v by the kernel of `plan`, on the current stream. bounds: score, mask and out, those that the plan
+    has. crew: default `crew_of` the query's device."""
     query, key, value = (aligned(t) for t in tensors)
-    signature = Signature(plan, lists.row_ptr is not None, lists.work is not None)
-    function = compiled(signature)
+    crew = crew or crew_of(query.device, work_items(plan, query, lists))
+    function = compiled(Signature(plan, lists.row_ptr is not None, lists.work is not None, crew.counter is not None))
     out, lse = _outputs(query, value.shape[3])
-    spans = None
+    argument, spans = crew.argument, None
     if lists.row_ptr is not None:
         spans = (argument(lists.row_ptr), argument(lists.runs), lists.batch_stride, lists.head_stride)
-    work = None if lists.work is None else argument(lists.work)
-    if workers is None:
-        items = -(-query.shape[2] // plan.tiles.rows) * query.shape[0] * query.shape[1]
-        workers = items if lists.work is None else lists.work.shape[0]
+    work, counter = (None if t is None else argument(t) for t in (lists.work, crew.counter))
     captures, slots = _values(bounds, query.device)
-    function(tuple(map(argument, (query, key, value, out, lse))), scale, (spans, work, None), workers,
+    function(tuple(map(argument, (query, key, value, out, lse))), scale, (spans, work, None, counter), crew.workers,
              (tuple(map(argument, captures)) or None, slots or None))
     return out, lse
 

@@ -9,7 +9,8 @@ from flexfa4.runtime import engine
 
 pytestmark = pytest.mark.gpu
 
-ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+# Of the largest output: P and the output are rounded to the inputs' type, each by at most 2^-8 (2^-11) of its value.
+ROUNDING = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def check(q, k, v, **made):
     mask_mod = made.pop("block_mask").mask_mod if "block_mask" in made else made.pop("mask_mod", None)
     want, want_lse = reference.attention(q, k, v, mask_mod=mask_mod, **made)
     assert out.dtype is q.dtype and not out.isnan().any()
-    assert (out.double() - want).abs().max() <= ULP[q.dtype] * want.abs().max()
+    assert (out.double() - want).abs().max() <= ROUNDING[q.dtype] * want.abs().max()
     difference = (lse.double() - want_lse).abs().masked_fill(lse.double() == want_lse, 0)
     assert difference.max() <= 2e-3 if made.get("score_mod") else difference.max() <= 5e-6
 

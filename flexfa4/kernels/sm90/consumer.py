@@ -11,18 +11,20 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32
 from cutlass.cute.nvgpu import warpgroup
 
+from flexfa4.emit.values import select
+
 from ..barriers import Turn
 from ..carried import Fixed
 from ..hooks import RowHooks
 from ..walk import PARTIAL, Walk
-from .shapes import as_operand, column_offsets, rows_and_columns
+from .shapes import GROUP_THREADS, as_operand, column_offsets, rows_and_columns
 from .softmax import OnlineSoftmax, scale_rows
 
 
 @dataclass(frozen=True)
 class Products(Fixed):
-    """The two products of a warpgroup on its fragments. q, k, v: operands in shared memory (descriptors); q of this
-    warpgroup alone; p, out: registers."""
+    """The two products of a warpgroup on its fragments. q, k, v: operands in shared memory (descriptors), by tile of 64 rows or
+    stage; p, out: registers."""
 
     scores: cute.TiledMma
     values: cute.TiledMma
@@ -32,11 +34,11 @@ class Products(Fixed):
     p: cute.Tensor
     out: cute.Tensor
 
-    def start_scores(self, stage: Int32) -> cute.Tensor:
-        """Issues S = Q K^T of a stage and returns its accumulator, which is in flight."""
+    def start_scores(self, queries: Int32, stage: Int32) -> cute.Tensor:
+        """Issues S = Q K^T of a query tile and a stage and returns its accumulator, which is in flight."""
         columns = self.scores.shape_mnk[1]
         accumulator = cute.make_rmem_tensor(self.scores.partition_shape_C((self.scores.shape_mnk[0], columns)), Float32)
-        _issue(self.scores, accumulator, self.q, self.k[None, None, None, stage], False)
+        _issue(self.scores, accumulator, self.q[None, None, None, queries], self.k[None, None, None, stage], False)
         return accumulator
 
     def start_values(self, stage: Int32, add: bool) -> None:
@@ -57,6 +59,26 @@ def _issue(mma: cute.TiledMma, accumulator, a, b, add: bool) -> None:
         cute.gemm(atom, accumulator, a[None, None, step], b[None, None, step], accumulator)
         atom.set(warpgroup.Field.ACCUMULATE, True)
     warpgroup.commit_group()
+
+
+@dataclass(frozen=True)
+class Rota(Fixed):
+    """Whose turn it is to issue products: the warpgroups take turns, so that while one does its softmax the others' products run
+    (FlashAttention-3, section 3.1). One named barrier a warpgroup: it waits at its own, and the one before it arrives there.
+    Where `groups` is 1 there are no turns."""
+
+    group: Int32
+    groups: int
+    first_barrier: int
+
+    def take(self) -> None:
+        if self.groups > 1:
+            cute.arch.barrier(barrier_id=self.first_barrier + self.group, number_of_threads=2 * GROUP_THREADS)
+
+    def pass_on(self) -> None:
+        if self.groups > 1:
+            following = select(self.group == self.groups - 1, Int32(0), self.group + 1, Int32)
+            cute.arch.barrier_arrive(barrier_id=self.first_barrier + following, number_of_threads=2 * GROUP_THREADS)
 
 
 @dataclass(frozen=True)
@@ -87,13 +109,15 @@ def edit(rows: RowHooks, columns: Columns, scores: cute.Tensor, walk: Walk, scal
 
 
 @cute.jit
-def attend(products: Products, rings: tuple, rows: RowHooks, columns: Columns, softmax: OnlineSoftmax, walk: Walk,
-           scale: Float32, turn: Turn) -> Turn:
-    """Leaves unnormalised O in `products.out` and the statistics in `softmax`; at least one tile is on the walk. Returns the
+def attend(products: Products, rings: tuple, rota: Rota, rows: RowHooks, columns: Columns, softmax: OnlineSoftmax, walk: Walk,
+           scale: Float32, queries: Int32, turn: Turn) -> Turn:
+    """queries: which tile of 64 rows in shared memory.
+
+    Leaves unnormalised O in `products.out` and the statistics in `softmax`; at least one tile is on the walk. Returns the
     next stage to read."""
     k_ring, v_ring = rings
     k_ring.wait(turn)
-    first = products.start_scores(turn.index)
+    first = products.start_scores(queries, turn.index)
     warpgroup.wait_group(0)
     k_ring.release(turn)
     first_scores = rows_and_columns(first)
@@ -105,9 +129,11 @@ def attend(products: Products, rings: tuple, rows: RowHooks, columns: Columns, s
     walk, turn = walk.next(), turn.next()
     while walk.valid:
         k_ring.wait(turn)
-        fragment = products.start_scores(turn.index)
+        rota.take()
+        fragment = products.start_scores(queries, turn.index)
         v_ring.wait(v_turn)
         products.start_values(v_turn.index, True)
+        rota.pass_on()
         warpgroup.wait_group(1)
         k_ring.release(turn)
         scores = rows_and_columns(fragment)

@@ -5,15 +5,16 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Boolean, Float32, Int32
 from cutlass.cute.nvgpu import cpasync
 
 from ..arguments import ELEMENT, Lists, Signature, Tensors, Values
 from ..barriers import Ring, Turn, barrier_pointers, initialise
 from ..hooks import Hooks
-from ..walk import Grid, start_walk, work_item
-from .consumer import Columns, Products, attend
-from .epilogue import Sink, store_lse, store_out
+from ..handover import Slots
+from ..walk import Grid, next_index, start_walk, work_item
+from .consumer import Columns, Products, Rota, attend
+from .epilogue import FIRST_GROUP_BARRIER, Sink, store_lse, store_out
 from .load import Loader, Source, load_item
 from .shapes import GROUP_ROWS, GROUP_THREADS, Shapes, column_offsets, coordinates, rows_and_columns, transposed
 from .softmax import OnlineSoftmax, scale_rows
@@ -60,7 +61,7 @@ class Forward:
     def kernel(self, maps: tuple, lse: cute.Tensor, scale: Float32, lists: Lists, grid: Grid, count: Int32, values: Values):
         t, shapes = self.tiles, Shapes(self.tiles, self.element)
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        barriers, *shared = shapes.allocate()
+        barriers, items, *shared = shapes.allocate()
         pointers = barrier_pointers(t.barriers, barriers)
         if warp == 0:
             for atom, _ in maps:
@@ -70,79 +71,82 @@ class Forward:
             cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
         rings = [Ring.of(pointers, name, shapes.bytes(name)) for name in ("q", "k", "v")]
+        slots = Slots(items)
         sources = [Source(atom, tensor, target) for (atom, tensor), target in zip(maps[:3], shared)]
         if warp < 4:
             cute.arch.setmaxregister_decrease(t.registers[1])
             if warp == 0:
-                self.produce(Loader(*sources, *rings, t.consumers), lists, grid, count)
+                self.produce(Loader(*sources, *rings, slots, t.consumers), lists, grid, count)
         else:
             cute.arch.setmaxregister_increase(t.registers[0])
             hooks = Hooks(self.signature, values)
             ends = Ends(maps[3], lse, sources[1].tensor.shape[0], scale)
-            self.consume(shapes, rings, shared, ends, hooks, (lists, grid, count))
+            self.consume(shapes, rings, shared, ends, hooks, slots, lists.spans)
 
     @cute.jit
     def produce(self, loader: Loader, lists: Lists, grid: Grid, count: Int32):
         index = cute.arch.block_idx()[0]
-        step = cute.arch.grid_dim()[0]
         kv_heads, kv_batch = loader.k.tensor.shape[2], loader.k.tensor.shape[3]
         group = grid.heads // kv_heads
-        q_turn, turn = Turn.first(1), Turn.first(self.tiles.kv_stages)
+        q_turn, turn = Turn.first(self.tiles.q_stages), Turn.first(self.tiles.kv_stages)
         while index < count:
             item = work_item(index, lists.work, grid)
             walk = start_walk(item, lists.spans, grid, self.signature.plan.split)
             batch = item.batch if kv_batch > 1 else Int32(0)
-            loader.queries(item, q_turn)
+            loader.queries(item, walk, q_turn)
             q_turn = q_turn.next()
             turn = load_item(loader, item, walk, item.head // group, batch, turn)
-            index += step
+            index = next_index(index, lists.counter, count)
+        loader.no_more(q_turn)
 
     @cute.jit
-    def consume(self, shapes: Shapes, rings: list, shared: list, ends: Ends, hooks: Hooks, walks: tuple):
-        lists, grid, count = walks
+    def consume(self, shapes: Shapes, rings: list, shared: list, ends: Ends, hooks: Hooks, slots: Slots, spans):
         t = self.tiles
         thread_in_cta = cute.arch.thread_idx()[0]
         group = cute.arch.make_warp_uniform(thread_in_cta // GROUP_THREADS - 1)
         thread = thread_in_cta % GROUP_THREADS
-        products = self.products(shapes, shared, group)
+        products = self.products(shapes, shared)
         softmax = OnlineSoftmax(hooks.softmax_scale(ends.scale))
-        place = cute.recast_ptr(shared[0][None, None, group].iterator, shapes.out.inner, dtype=self.element)
-        out_shared = cute.make_tensor(place, shapes.out.outer)
-        sink = Sink(*ends.out, out_shared, products.values)
         row, column = coordinates(thread)
         columns = Columns(Int32(column), t.kv_tile, Int32(ends.kv_len))
-        q_turn, turn = Turn.first(1), Turn.first(t.kv_stages)
-        index, step = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
-        while index < count:
-            item = work_item(index, lists.work, grid)
-            walk = start_walk(item, lists.spans, grid, self.signature.plan.split)
-            tile = item.q_tile * t.consumers + group
-            positions = [tile * GROUP_ROWS + row, tile * GROUP_ROWS + row + 8]
-            rows = hooks.tile(item.batch, item.head).rows(positions)
-            # Also where no tile follows: the output takes the queries' place.
+        rota = Rota(group, t.consumers, FIRST_GROUP_BARRIER + t.consumers)
+        if group == t.consumers - 1:
+            # The first warpgroup's first turn.
+            rota.pass_on()
+        q_turn, turn = Turn.first(t.q_stages), Turn.first(t.kv_stages)
+        busy = Boolean(True)
+        while busy:
             rings[0].wait(q_turn)
-            if walk.valid:
-                turn = attend(products, (rings[1], rings[2]), rows, columns, softmax, walk, ends.scale, turn)
-            else:
-                softmax.reset()
-                products.out.fill(0.0)
-            inverses, lses = softmax.finish()
-            scale_rows(rows_and_columns(products.out), inverses)
-            rows.out(rows_and_columns(products.out), [Int32(column + o) for o in column_offsets(t.head_dim_v)], lses)
-            store_lse(ends.lse, item, positions, lses, thread)
-            store_out(sink, products.out, item, tile, thread, group)
-            rings[0].release(q_turn)
-            q_turn = q_turn.next()
-            index += step
+            busy, item, walk = slots.read(q_turn.index, spans)
+            if busy:
+                queries = q_turn.index * t.consumers + group
+                tile = item.q_tile * t.consumers + group
+                positions = [tile * GROUP_ROWS + row, tile * GROUP_ROWS + row + 8]
+                rows = hooks.tile(item.batch, item.head).rows(positions)
+                if walk.valid:
+                    turn = attend(products, (rings[1], rings[2]), rota, rows, columns, softmax, walk, ends.scale, queries, turn)
+                else:
+                    softmax.reset()
+                    products.out.fill(0.0)
+                inverses, lses = softmax.finish()
+                normalised = rows_and_columns(products.out)
+                scale_rows(normalised, inverses)
+                rows.out(normalised, [Int32(column + o) for o in column_offsets(t.head_dim_v)], lses)
+                store_lse(ends.lse, item, positions, lses, thread)
+                place = cute.recast_ptr(shared[0][None, None, queries].iterator, shapes.out.inner, dtype=self.element)
+                sink = Sink(*ends.out, cute.make_tensor(place, shapes.out.outer), products.values)
+                store_out(sink, products.out, item, tile, thread, group)
+                rings[0].release(q_turn)
+                q_turn = q_turn.next()
 
-    def products(self, shapes: Shapes, shared: list, group: Int32) -> Products:
+    def products(self, shapes: Shapes, shared: list) -> Products:
         t = self.tiles
         scores, values = shapes.scores(), shapes.values()
         scores_slice, values_slice = scores.get_slice(0), values.get_slice(0)
         q, k, v = shared
         return Products(
             scores, values,
-            scores_slice.make_fragment_A(scores_slice.partition_A(q[None, None, group])),
+            scores_slice.make_fragment_A(scores_slice.partition_A(q)),
             scores_slice.make_fragment_B(scores_slice.partition_B(k)),
             values_slice.make_fragment_B(values_slice.partition_B(transposed(v))),
             values_slice.make_fragment_A(values_slice.partition_shape_A((GROUP_ROWS, t.kv_tile))),

@@ -9,6 +9,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from ..barriers import Ring, Turn
 from ..carried import Fixed
+from ..handover import Slots
 from ..walk import Walk, WorkItem
 
 
@@ -40,13 +41,26 @@ class Loader(Fixed):
     q_ring: Ring
     k_ring: Ring
     v_ring: Ring
+    slots: Slots
     consumers: int
 
-    def queries(self, item: WorkItem, turn: Turn) -> None:
+    def queries(self, item: WorkItem, walk: Walk, turn: Turn) -> None:
+        """Tells the consumers what comes, and loads its query rows, a copy for each warpgroup."""
         source, shared = self.q.tiles(item.head, item.batch)
-        barrier = self.q_ring.acquire(turn)
+        self.q_ring.wait_empty(turn)
+        barrier = self.q_ring.full + turn.index
+        with cute.arch.elect_one():
+            self.slots.write(turn.index, item, walk)
+            cute.arch.mbarrier_arrive_and_expect_tx(barrier, self.q_ring.bytes)
         for group in range(self.consumers):
-            cute.copy(self.q.atom, source[None, item.q_tile * self.consumers + group], shared[None, group], tma_bar_ptr=barrier)
+            there = turn.index * self.consumers + group
+            cute.copy(self.q.atom, source[None, item.q_tile * self.consumers + group], shared[None, there], tma_bar_ptr=barrier)
+
+    def no_more(self, turn: Turn) -> None:
+        self.q_ring.wait_empty(turn)
+        with cute.arch.elect_one():
+            self.slots.write_end(turn.index)
+            cute.arch.mbarrier_arrive(self.q_ring.full + turn.index)
 
     def fill(self, which: Source, tiles, ring: Ring, tile: Int32, turn: Turn) -> None:
         source, shared = tiles

@@ -7,14 +7,15 @@ from functools import cached_property
 import cutlass
 import cutlass.cute as cute
 import cutlass.utils.hopper_helpers as hopper
-from cutlass import Float32
+from cutlass import Float32, Int32
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 from cutlass.utils import LayoutEnum
 
 from flexfa4.plan.budget import SMEM_ALIGNMENT
-from flexfa4.plan.forward import HALF_BYTES, Sm90Forward
+from flexfa4.plan.forward import HALF_BYTES, WORK_TILE_BYTES, Sm90Forward
 
 from ..carried import Fixed
+from ..handover import WORDS
 
 # Query rows of one warpgroup: the M of wgmma.
 GROUP_ROWS = 64
@@ -36,8 +37,8 @@ class Shapes(Fixed):
 
     @cached_property
     def q(self):
-        """[64, D, consumers]: each warpgroup's rows are its own stretch, which its output takes over."""
-        return self._rows(GROUP_ROWS, self.tiles.head_dim, self.tiles.consumers)
+        """[64, D, stages * consumers]: each warpgroup's rows are its own stretch, which its output takes over."""
+        return self._rows(GROUP_ROWS, self.tiles.head_dim, self.tiles.q_stages * self.tiles.consumers)
 
     @cached_property
     def k(self):
@@ -53,11 +54,6 @@ class Shapes(Fixed):
     def out(self):
         """[64, Dv]."""
         return cute.select(self._rows(GROUP_ROWS, self.tiles.head_dim_v, 1), mode=[0, 1])
-
-    @property
-    def out_stride(self) -> int:
-        """Elements from one warpgroup's output tile to the next: those of its query tile, whose place it takes."""
-        return GROUP_ROWS * self.tiles.head_dim
 
     def bytes(self, name: str) -> int:
         """Of one stage of "q" (all warpgroups), "k" or "v"."""
@@ -77,12 +73,13 @@ class Shapes(Fixed):
             (64, self.tiles.head_dim_v), warpgroup.OperandSource.RMEM)
 
     def allocate(self) -> tuple:
-        """(mbarriers, q, k, v) in shared memory."""
+        """(mbarriers, work items, q, k, v) in shared memory."""
         memory = cutlass.utils.SmemAllocator()
         barriers = memory.allocate_array(cutlass.Int64, sum(b.count for b in self.tiles.barriers))
+        items = memory.allocate_tensor(Int32, cute.make_layout((self.tiles.q_stages, WORDS), stride=(WORDS, 1)), WORK_TILE_BYTES)
         tensors = (memory.allocate_tensor(self.element, layout.outer, SMEM_ALIGNMENT, layout.inner)
                    for layout in (self.q, self.k, self.v))
-        return barriers, *tensors
+        return barriers, items, *tensors
 
 
 def transposed(tensor: cute.Tensor) -> cute.Tensor:
