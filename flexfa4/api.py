@@ -89,7 +89,7 @@ def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) 
         return Attention(score, mask, hook, None, None, scale, plan)
     layout = _layout(mask, query, key, plan)
     spans = None
-    if block_mask is not None:
+    if block_mask is not None and _has_data(query):
         spans = block_mask.spans(layout.q_tile, layout.kv_tile, device="cpu")
         if plan is None and (finer := finer_tile(layout.q_tile, spans.mean_keys)) != layout.q_tile:
             layout = replace(layout, q_tile=finer)
@@ -166,10 +166,14 @@ def _wants_lse(return_lse: bool, return_aux) -> bool:
     return bool(getattr(return_aux, "lse", False))
 
 
+def _has_data(t: Tensor) -> bool:
+    return type(t) in (Tensor, torch.nn.Parameter) and not t.is_meta
+
+
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Under autocast, float tensors in its dtype, as scaled_dot_product_attention has them; float64 stays."""
     first = tensors[0]
-    if not isinstance(first, Tensor) or not torch.is_autocast_enabled(first.device.type):
+    if not isinstance(first, Tensor) or first.is_meta or not torch.is_autocast_enabled(first.device.type):
         return tensors
     dtype = torch.get_autocast_dtype(first.device.type)
     return tuple(t.to(dtype) if isinstance(t, Tensor) and t.is_floating_point() and t.dtype is not torch.float64 else t

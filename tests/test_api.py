@@ -1,12 +1,17 @@
 """The public call: the wording of its errors, all raised before any work, and what it accepts of torch's call."""
+import contextlib
+
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention.flex_attention import AuxRequest
 
 import flexfa4
-from flexfa4.errors import ShapeError
+from flexfa4.errors import ShapeError, UnsupportedError
 from flexfa4.reference import attention as dense_attention
 
 F32 = torch.float32
+TABLE = torch.randn(2, 40, generator=torch.Generator().manual_seed(3))
 
 
 def qkv(heads=2, kv_heads=2, q_len=40, kv_len=40, dim=16, dtype=F32):
@@ -80,6 +85,59 @@ def test_dtypes_and_lse(dtype):
     # One rounding of the output to its dtype, and of P to the accumulation dtype.
     tolerance = {torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float32: 1e-5, torch.float64: 1e-11}[dtype]
     assert (out.double() - want).abs().max() <= tolerance and (lse.double() - want_lse).abs().max() <= tolerance
+
+
+def bias(score, b, h, q, k):
+    return score * 0.5 + TABLE[h, q]
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_autocast_means_inputs_of_its_dtype(half):
+    """As torch's flex_attention: q, k and v are cast, float64 ones are not; captures and the work inside are left alone."""
+    leaves = [t.requires_grad_() for t in qkv()]
+    with torch.autocast("cpu", half):
+        out, lse = flexfa4.flex_attention(*leaves, bias, return_lse=True)
+        grads = torch.autograd.grad(out.float().square().sum(), leaves)
+        wide = flexfa4.flex_attention(*(t.double() for t in leaves), bias)
+        off = flexfa4.create_block_mask(causal, None, None, 40, 40)
+        assert flexfa4.flex_attention(*leaves, block_mask=off).dtype is half
+    cast = [t.detach().to(half).requires_grad_() for t in leaves]
+    want, want_lse = flexfa4.flex_attention(*cast, bias, return_lse=True)
+    assert out.dtype is half and torch.equal(out, want) and torch.equal(lse, want_lse) and lse.dtype is F32
+    assert all(g.dtype is F32 for g in grads)
+    for got, right in zip(grads, torch.autograd.grad(want.float().square().sum(), cast)):
+        assert torch.equal(got, right.float())
+    assert wide.dtype is torch.float64
+    with torch.autocast("cpu", half, enabled=False):
+        assert flexfa4.flex_attention(*leaves).dtype is F32
+
+
+def test_return_aux():
+    lse = flexfa4.flex_attention(q0, k0, v0, return_lse=True)[1]
+    out, aux = flexfa4.flex_attention(q0, k0, v0, return_aux=AuxRequest(lse=True))
+    assert torch.equal(out, flexfa4.flex_attention(q0, k0, v0)) and torch.equal(aux.lse, lse) and aux.max_scores is None
+    assert flexfa4.flex_attention(q0, k0, v0, return_aux=AuxRequest())[1].lse is None
+    with pytest.raises(ShapeError, match=r"return_lse=True and return_aux are both given.*AuxRequest\(lse=True\)"):
+        flexfa4.flex_attention(q0, k0, v0, return_lse=True, return_aux=AuxRequest(lse=True))
+    with pytest.raises(UnsupportedError, match="max_scores.*ask for lse alone"):
+        flexfa4.flex_attention(q0, k0, v0, return_aux=AuxRequest(max_scores=True))
+
+
+@pytest.mark.parametrize("kind", ["meta", "fake"])
+def test_shapes_without_data(kind):
+    """On meta and fake tensors a call gives shapes, dtypes and gradients' shapes; no mod is run on data."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    made = (lambda t: t.to("meta")) if kind == "meta" else mode.from_tensor
+    q, k, v = (made(t).requires_grad_() for t in qkv(heads=4, q_len=7))
+    table = made(TABLE)
+    with mode if kind == "fake" else contextlib.nullcontext():
+        mask = flexfa4.create_block_mask(causal, None, None, 7, 40)
+        for options in ({"mask_mod": causal}, {"block_mask": mask}, {"out_mod": lambda o, lse, b, h, i: o * table[0, i]}):
+            out, lse = flexfa4.flex_attention(q, k, v, lambda s, b, h, i, j: s + table[h % 2, i], enable_gqa=True,
+                                              return_lse=True, **options)
+            assert out.shape == (2, 4, 7, 16) and lse.shape == (2, 4, 7) and out.dtype is q.dtype and out.device == q.device
+            grads = torch.autograd.grad(out.sum(), (q, k, v))
+            assert [g.shape for g in grads] == [q.shape, k.shape, v.shape]
 
 
 def test_no_queries_and_no_keys():

@@ -4,21 +4,30 @@ Dynamo runs the mod on scalar stand-ins (`leaf`) inside the body of a higher-ord
 every tensor that the mod closes over, intermediates of the outer function too: a mod whose closure changes is compiled again. The
 body ends in `join`, which only says what is wanted. When the operator is reached, by the backend's tracing or at run time, the
 body is run once more, on our tracer, and `flexfa4::attention` takes its place in the graph.
+
+The operator is torch's `dynamo_bypassing_wrapper`, which hands a traced body to a function of ours. It is not among torch's
+public names, and nothing that is would do: a custom op and `allow_in_graph` take no function, `nested_compile_region` traces the
+body down to ATen before anyone sees it, and a constant result (`assume_constant_result`) cannot hold an intermediate that a mod
+closes over.
 """
 from __future__ import annotations
 
+import functools
+import inspect
+import operator
+import re
+from pathlib import Path
 from typing import Callable
 
 import torch
 from torch import Tensor
-from torch._C import DispatchKey
-from torch._higher_order_ops.base_hop import BaseHOP
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
+from torch.overrides import TorchFunctionMode
 
 from flexfa4.ir import DType, Op
 from flexfa4.ir.bound import BoundGraph
-from flexfa4.trace import trace
+from flexfa4.trace import is_user_file, trace
+from flexfa4.trace.recorder import Recorder, active
 
 from .programs import Layout
 from .torch_op import LIBRARY, Attention, attention
@@ -27,6 +36,9 @@ LIBRARY.define("leaf(Tensor like, str name) -> Tensor")
 LIBRARY.define("join(Tensor query, Tensor key, Tensor value, Tensor? score, Tensor? mask, Tensor? out, float scale, int[] tiles) "
                "-> (Tensor out, Tensor lse)")
 
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+_MODS = str(Path(_PACKAGE, "mods"))
+_FRAME = re.compile(r'File "(.*)", line (\d+), in (.*)')
 _FLOAT_LEAVES = ("score", "out", "lse")
 _ARGUMENTS = {"score": ("score", "b", "h", "q", "kv"), "mask": ("b", "h", "q", "kv"), "out": ("out", "lse", "b", "h", "q", "d")}
 
@@ -38,8 +50,7 @@ def _float_type(like: Tensor) -> torch.dtype:
 def _leaf_fake(like, name):
     if name in _FLOAT_LEAVES:
         return like.new_empty((), dtype=_float_type(like))
-    # Indexing a tensor by a scalar asks for its value; Dynamo records the lookup whatever the value is, and 0 is in range.
-    return torch.tensor(0, device=like.device)
+    return like.new_empty((), dtype=torch.int64)
 
 
 def _join_fake(query, key, value, score, mask, out, scale, tiles):
@@ -48,7 +59,7 @@ def _join_fake(query, key, value, score, mask, out, scale, tiles):
 
 
 def _never(*_):
-    raise RuntimeError("flexfa4::leaf and flexfa4::join stand for a mod inside torch.compile and are not run")
+    raise RuntimeError("flexfa4::leaf and join stand for a mod inside torch.compile and are not run")
 
 
 for _name, _fake in (("leaf", _leaf_fake), ("join", _join_fake)):
@@ -58,26 +69,45 @@ for _name, _fake in (("leaf", _leaf_fake), ("join", _join_fake)):
 torch.library.register_autograd("flexfa4::join", _never, lib=LIBRARY)
 
 
-class _Attend(BaseHOP):
-    """operator(body, *tensors): the attention that the body's `join` describes."""
+class _Lookups(TorchFunctionMode):
+    """Gives t[i] its shape without asking for the number that the stand-in i is: while a mod is traced there is none."""
 
-    def __init__(self):
-        torch._ops.HigherOrderOperator.__init__(self, "flexfa4_attend")
-        self.py_autograd_impl(_attend)
-        self.py_impl(DispatchKey.CompositeExplicitAutograd)(_attend)
-        self.py_impl(FakeTensorMode)(lambda mode, *args: _under(mode, *args))
-        self.py_impl(ProxyTorchDispatchMode)(lambda mode, *args: _under(mode, *args))
-        self.py_functionalize_impl(_functional)
-
-
-def _under(mode, body, *tensors):
-    with mode:
-        return _attend(body, *tensors)
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is Tensor.__getitem__ or func is operator.getitem:
+            table, index = args
+            parts = index if isinstance(index, tuple) else (index,)
+            if any(_is_position(p) for p in parts):
+                # Any index would do for the shape of what is left; an empty dimension has none.
+                sizes = torch.empty([max(1, n) for n in table.shape], device="meta")
+                return table.new_empty(sizes[tuple(0 if _is_position(p) else p for p in parts)].shape)
+        return func(*args, **(kwargs or {}))
 
 
-def _functional(ctx, body, *tensors):
-    with ctx.redispatch_to_next():
-        return ctx.wrap_tensors(_attend(body, *ctx.unwrap_tensors(tensors)))
+def _is_position(part) -> bool:
+    return isinstance(part, Tensor) and part.dim() == 0 and part.dtype not in (torch.bool, torch.uint8)
+
+
+_lookups = _Lookups()
+
+
+# These two run as they are while Dynamo traces: torch has no public way to have a mode active then. Dynamo puts the modes back
+# as they were when it ends, so nothing is left behind by a mod that fails.
+@torch.compiler.assume_constant_result
+def _begin() -> int:
+    if _lookups not in torch.overrides._get_current_function_mode_stack():
+        _lookups.__enter__()
+    return 0
+
+
+@torch.compiler.assume_constant_result
+def _end() -> int:
+    _lookups.__exit__(None, None, None)
+    return 0
+
+
+def _replaced(body: torch.fx.GraphModule) -> Callable:
+    """What runs in the place of a body that Dynamo has traced."""
+    return functools.partial(_attend, body)
 
 
 def _attend(body: torch.fx.GraphModule, *tensors):
@@ -110,12 +140,14 @@ class _Body:
     def __init__(self, body: torch.fx.GraphModule, given: dict):
         self.body, self.given = body, given
 
-    def values(self, nodes, leaves: dict | None = None) -> list:
-        """The values of nodes, running only what they need."""
+    def values(self, nodes, leaves: dict | None = None, recorder: Recorder | None = None) -> list:
+        """The values of nodes, running only what they need. `recorder` is told where each stands in the user's code."""
         known = dict(self.given)
 
         def value(n):
             if n not in known:
+                if recorder is not None and (place := _place(n)) is not None:
+                    recorder.at = place[:2]
                 known[n] = self._run(n, torch.fx.node.map_arg(n.args, value), torch.fx.node.map_arg(n.kwargs, value), leaves)
             return known[n]
 
@@ -125,7 +157,7 @@ class _Body:
 
     def _needed(self, nodes) -> list:
         """The ancestors of nodes, in the order of the body."""
-        needed, stack = set(), list(nodes)
+        needed, stack = set(), [n for n in nodes if isinstance(n, torch.fx.Node)]
         while stack:
             n = stack.pop()
             if n not in needed:
@@ -144,24 +176,35 @@ class _Body:
             return getattr(self.body, n.target)
         raise RuntimeError(f"{n.op} {n.target} in a mod under torch.compile")
 
-    def function(self, result, kind: str) -> Callable:
-        """`result` as a plain function of the arguments of its kind."""
+    def function(self, result: torch.fx.Node, kind: str) -> Callable:
+        """`result` as a plain function of the arguments of its kind, which says where the user wrote it."""
         names = _ARGUMENTS[kind]
-        run = self
 
-        def score_mod(score, b, h, q, kv):
-            return run.values((result,), dict(zip(names, (score, b, h, q, kv))))[0]
+        def mod(*arguments):
+            recorder = active()
+            recorder.names = {id(t): _called(n) for n, t in self.given.items()}
+            return self.values((result,), dict(zip(names, arguments)), recorder)[0]
 
-        def mask_mod(b, h, q, kv):
-            return run.values((result,), dict(zip(names, (b, h, q, kv))))[0]
-
-        def out_mod(out, lse, b, h, q, d):
-            return run.values((result,), dict(zip(names, (out, lse, b, h, q, d))))[0]
-
-        return {"score": score_mod, "mask": mask_mod, "out": out_mod}[kind]
+        places = [_place(n) for n in (result, *reversed(self._needed((result,))))]
+        mod.described = next((p for p in places if p is not None), (__file__, 0, f"{kind}_mod"))
+        mod.__signature__ = inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names])
+        return mod
 
 
-attend = _Attend()
+def _place(n: torch.fx.Node) -> tuple[str, int, str] | None:
+    """(file, line, function) of the innermost frame that is the user's, for a node that Dynamo recorded."""
+    for file, line, function in reversed(_FRAME.findall(n.meta.get("stack_trace") or "")):
+        if is_user_file(file) and not (file.startswith(_PACKAGE) and not file.startswith(_MODS)):
+            return file, int(line), function
+    return None
+
+
+def _called(placeholder: torch.fx.Node) -> str:
+    """What the user calls a tensor: of the line where Dynamo met it, the word in which Dynamo's name for it ends."""
+    name = placeholder.name.strip("_").lower()
+    lines = [line for line in (placeholder.meta.get("stack_trace") or "").splitlines() if line.strip(" ^~")]
+    words = [w for w in re.findall(r"\w+", lines[-1] if lines else "") if name.endswith(w.strip("_").lower())]
+    return max(words, key=len, default=re.sub(r"^[lg]_", "", name))
 
 
 def call(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, tiles: list[int]):
@@ -182,9 +225,13 @@ def call(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, tile
         if out_mod is not None:
             column = (leaf("d"),) if _parameters(out_mod) == 6 else ()
             out = out_mod(leaf("out"), leaf("lse"), *at[:3], *column)
-        return torch.ops.flexfa4.join(query, key, value, score, mask, out, scale, tiles)
+        parts = [part if part is None or isinstance(part, Tensor) else torch.full((), part) for part in (score, mask, out)]
+        return torch.ops.flexfa4.join(query, key, value, *parts, scale, tiles)
 
-    return attend(body, *tensors)
+    _begin()
+    found = dynamo_bypassing_wrapper(_replaced, body, *tensors)
+    _end()
+    return found
 
 
 def _parameters(fn: Callable) -> int:

@@ -4,6 +4,7 @@ Their arguments are tensors, numbers and text, so torch.compile, export and a ca
 """
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import torch
@@ -184,8 +185,20 @@ def _refuse_second(ctx, *grads):
                            "flexfa4.reference.attention for double backward at small sizes, or drop create_graph=True")
 
 
-LIBRARY.impl("attention", _attention, "CompositeExplicitAutograd")
-LIBRARY.impl("attention_backward", _attention_backward, "CompositeExplicitAutograd")
+def _outside_autocast(implementation):
+    """Engines choose their own precision: autocast, still on below the op, would run their products in half."""
+    @functools.wraps(implementation)
+    def run(first, *rest):
+        device = (first if isinstance(first, Tensor) else first[0]).device.type
+        if not torch.is_autocast_enabled(device):
+            return implementation(first, *rest)
+        with torch.autocast(device, enabled=False):
+            return implementation(first, *rest)
+    return run
+
+
+LIBRARY.impl("attention", _outside_autocast(_attention), "CompositeExplicitAutograd")
+LIBRARY.impl("attention_backward", _outside_autocast(_attention_backward), "CompositeExplicitAutograd")
 torch.library.register_fake("flexfa4::attention", _attention_fake, lib=LIBRARY)
 torch.library.register_fake("flexfa4::attention_backward", _attention_backward_fake, lib=LIBRARY)
 torch.library.register_autograd("flexfa4::attention", _differentiate, setup_context=_save, lib=LIBRARY)

@@ -31,6 +31,9 @@ def lift(x):
         return int(x)
     if isinstance(x, numbers.Real):
         return float(x)
+    if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        # A number that torch.compile meets with another value: it is compiled again for each.
+        return bool(x) if isinstance(x, torch.SymBool) else int(x) if isinstance(x, torch.SymInt) else float(x)
     if isinstance(x, complex):
         raise refuse("a complex number in a mod", "real arithmetic")
     raise refuse(f"a {type(x).__name__} ({x!r:.60}) meets a traced value",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Callable, Sequence
 
+import numpy as np
 import torch
 
 from ..ir import DType, Node, cast, const
@@ -58,14 +59,14 @@ class Lanes(Symbolic):
 
     def __getitem__(self, index):
         index = index if isinstance(index, tuple) else (index,)
-        grid = torch.arange(len(self.items)).reshape(self.shape)
+        grid = np.arange(len(self.items)).reshape(self.shape)
         for i in index:
             if isinstance(i, Symbolic):
                 raise refuse("a computed vector is indexed with a traced value",
                              "an index into the captured tensor itself, then the computation")
         picked = grid[index]
-        flat = [self.items[j] for j in picked.reshape(-1).tolist()]
-        return flat[0] if picked.dim() == 0 else Lanes(picked.shape, flat, self.origin)
+        flat = [self.items[j] for j in np.ravel(picked)]
+        return flat[0] if np.ndim(picked) == 0 else Lanes(picked.shape, flat, self.origin)
 
 
 class View(Lanes):
@@ -216,5 +217,5 @@ def elementwise(handler: Callable, args: tuple, kwargs: dict):
 
 def _spread(v: Lanes, shape) -> list[Traced]:
     items = v.items
-    grid = torch.arange(len(items)).reshape(v.shape).expand(shape).reshape(-1).tolist()
-    return [items[i] for i in grid]
+    grid = np.broadcast_to(np.arange(len(items)).reshape(v.shape), shape)
+    return [items[i] for i in grid.ravel()]

@@ -27,6 +27,8 @@ class Recorder:
 
     `used_derived`: a captured tensor was computed inside the mod from real tensors, so the trace holds for one call only.
     `shape_read`: a length of a captured tensor shaped the graph or a literal.
+    `at`, `names`: where what is recorded stands in the user's code, and what its tensors are called there (by id), for a mod that
+    is not running itself but was recorded before.
     `folded`: a captured tensor's values were read on the host (`.item()`, `int(t)`), so the trace holds for this version.
     """
 
@@ -46,6 +48,8 @@ class Recorder:
         self.shape_read = False
         self.arrays: dict[tuple, torch.Tensor] = {}
         self.own_gradient_allowed = False
+        self.at: tuple[str, int] | None = None
+        self.names: dict[int, str] = {}
         self._index: dict[int, int] = {}
 
     def note_derived(self, result: torch.Tensor, sources) -> None:
@@ -90,8 +94,7 @@ class Recorder:
     def load(self, index: int, args: tuple[Node, ...]) -> Node:
         n = node(Op.LOAD, args, self.captures[index].dtype, index)
         if n not in self.lines:
-            frame = user_frame()
-            self.lines[n] = frame.f_lineno if frame is not None else 0
+            self.lines[n] = _line()
         return n
 
 
@@ -161,8 +164,19 @@ def is_user_file(filename: str) -> bool:
     return not filename.startswith(_SKIP)
 
 
+def _line() -> int:
+    recorder = getattr(_state, "recorder", None)
+    if recorder is not None and recorder.at:
+        return recorder.at[1]
+    frame = user_frame()
+    return frame.f_lineno if frame is not None else 0
+
+
 def place() -> str:
     """"file:line" of the user's code that is being traced."""
+    recorder = getattr(_state, "recorder", None)
+    if recorder is not None and recorder.at:
+        return f"{recorder.at[0]}:{recorder.at[1]}"
     frame = user_frame()
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "unknown place"
 
@@ -174,6 +188,9 @@ def refuse(what: str, instead: str, where: str | None = None) -> TraceError:
 
 def capture_name(tensor) -> str:
     """The name under which the user's code refers to a tensor or array, found in the frames that are running; else its shape."""
+    recorder = getattr(_state, "recorder", None)
+    if recorder is not None and id(tensor) in recorder.names:
+        return recorder.names[id(tensor)]
     frame = user_frame()
     depth = 0
     while frame is not None and depth < 4:

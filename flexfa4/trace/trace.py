@@ -52,7 +52,7 @@ def record(fn, kind: str, score_dtype: DType = DType.F32) -> tuple[BoundGraph, R
         except FlexError:
             raise
         except Exception as error:
-            raise _user_error(error, name, f"{file}:{line}") from error
+            raise _user_error(error, recorder, f"{file}:{line}") from error
     if before[0] != random.getstate() or not _same_state(before[1], _numpy_state()):
         raise refuse(f"{name} draws random numbers (Python's or numpy's random module): every position would get the same one, "
                      "and the backward pass another", "a captured tensor of random numbers drawn before the call",
@@ -61,7 +61,10 @@ def record(fn, kind: str, score_dtype: DType = DType.F32) -> tuple[BoundGraph, R
 
 
 def describe(fn, kind: str) -> tuple[str, int, str]:
-    """(file, line, name) of a callable, for messages."""
+    """(file, line, name) of a callable, for messages. Its attribute `described` says it for one that stands for another."""
+    known = getattr(fn, "described", None)
+    if isinstance(known, tuple) and len(known) == 3:
+        return known
     inner = fn
     for _ in range(8):
         if hasattr(inner, "func") and hasattr(inner, "keywords"):
@@ -175,12 +178,14 @@ def _same_state(a, b) -> bool:
     return a[2] == b[2] and a[3] == b[3] and bool((a[1] == b[1]).all())
 
 
-def _user_error(error: Exception, name: str, where: str) -> TraceError:
+def _user_error(error: Exception, recorder: Recorder, where: str) -> TraceError:
     """An exception raised by the user's code while it was traced, placed at the user's line."""
+    name = recorder.name
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if is_user_file(frame.filename):
+        if is_user_file(frame.filename) and not recorder.at:
             where = f"{frame.filename}:{frame.lineno}"
             break
+    where = f"{recorder.at[0]}:{recorder.at[1]}" if recorder.at else where
     if "does not support ufuncs" in str(error):
         return refuse(f"{name} calls a numpy function on a traced value", "the torch function of the same name", where)
     return TraceError(f"{where}: {name} raises {type(error).__name__} while it is traced: {error}. A mod is called once with "
