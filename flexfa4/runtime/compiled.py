@@ -36,6 +36,10 @@ LIBRARY.define("leaf(Tensor like, str name) -> Tensor")
 LIBRARY.define("join(Tensor query, Tensor key, Tensor value, Tensor? score, Tensor? mask, Tensor? out, float scale, int[] tiles) "
                "-> (Tensor out, Tensor lse)")
 
+# Whether a mod may have lookups that are out of range where all positions are 0. It takes a mode, active while Dynamo traces;
+# Dynamo of torch 2.11 does not put modes back when it gives up.
+ANY_LOOKUP = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
+
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _MODS = str(Path(_PACKAGE, "mods"))
 _FRAME = re.compile(r'File "(.*)", line (\d+), in (.*)')
@@ -50,7 +54,8 @@ def _float_type(like: Tensor) -> torch.dtype:
 def _leaf_fake(like, name):
     if name in _FLOAT_LEAVES:
         return like.new_empty((), dtype=_float_type(like))
-    return like.new_empty((), dtype=torch.int64)
+    # A tensor known to be 0 may be an index as it is, as long as 0 (or what is computed from it) is in range.
+    return like.new_empty((), dtype=torch.int64) if ANY_LOOKUP else torch.tensor(0, device=like.device)
 
 
 def _join_fake(query, key, value, score, mask, out, scale, tiles):
@@ -94,14 +99,15 @@ _lookups = _Lookups()
 # as they were when it ends, so nothing is left behind by a mod that fails.
 @torch.compiler.assume_constant_result
 def _begin() -> int:
-    if _lookups not in torch.overrides._get_current_function_mode_stack():
+    if ANY_LOOKUP and _lookups not in torch.overrides._get_current_function_mode_stack():
         _lookups.__enter__()
     return 0
 
 
 @torch.compiler.assume_constant_result
 def _end() -> int:
-    _lookups.__exit__(None, None, None)
+    if ANY_LOOKUP:
+        _lookups.__exit__(None, None, None)
     return 0
 
 
@@ -151,9 +157,15 @@ class _Body:
                 known[n] = self._run(n, torch.fx.node.map_arg(n.args, value), torch.fx.node.map_arg(n.kwargs, value), leaves)
             return known[n]
 
-        for n in self._needed(nodes):
+        for n in self._needed((*nodes, *self._read_on_the_host(leaves or {}))):
             value(n)
         return [value(n) for n in nodes]
+
+    def _read_on_the_host(self, leaves: dict) -> list:
+        """Where the mod asked for the number that a position is, and Dynamo went on with the one its stand-in has: our tracer
+        refuses that."""
+        reads = [n for n in self.body.graph.nodes if n.op == "call_method" and n.target in ("item", "tolist")]
+        return [n for n in reads if {a.args[1] for a in self._needed((n,)) if _is_leaf(a)} <= leaves.keys()]
 
     def _needed(self, nodes) -> list:
         """The ancestors of nodes, in the order of the body."""
@@ -166,7 +178,7 @@ class _Body:
         return [n for n in self.body.graph.nodes if n in needed]
 
     def _run(self, n, args, kwargs, leaves):
-        if n.target is torch.ops.flexfa4.leaf.default or n.target is torch.ops.flexfa4.leaf:
+        if _is_leaf(n):
             return leaves[args[1]]
         if n.op == "call_function":
             return n.target(*args, **kwargs)
@@ -189,6 +201,10 @@ class _Body:
         mod.described = next((p for p in places if p is not None), (__file__, 0, f"{kind}_mod"))
         mod.__signature__ = inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names])
         return mod
+
+
+def _is_leaf(n: torch.fx.Node) -> bool:
+    return n.target is torch.ops.flexfa4.leaf.default or n.target is torch.ops.flexfa4.leaf
 
 
 def _place(n: torch.fx.Node) -> tuple[str, int, str] | None:

@@ -13,6 +13,7 @@ from torch.nn.attention import flex_attention as torch_flex
 import flexfa4
 from flexfa4.errors import LookupOutOfRange, TraceError
 from flexfa4.mods.gallery import GALLERY
+from flexfa4.runtime import compiled
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = torch.randn(7, generator=torch.Generator().manual_seed(1)).requires_grad_()
@@ -33,16 +34,15 @@ def qkv(length=19, dim=4):
 
 
 def same(model, *inputs, leaves=(), backend="aot_eager"):
-    """The compiled model's output and gradients are the eager ones. Returns the compiled model."""
-    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    """The compiled model's output and gradients are the eager ones."""
+    fast = torch.compile(model, fullgraph=True, backend=backend)
     leaves = [t for t in (*inputs, *leaves) if isinstance(t, torch.Tensor)]
     for _ in range(2):
-        got, want = compiled(*inputs), model(*inputs)
+        got, want = fast(*inputs), model(*inputs)
         torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
         grads = [torch.autograd.grad((o * o).sum(), leaves, allow_unused=True, materialize_grads=True) for o in (got, want)]
         for a, b in zip(*grads):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
-    return compiled
 
 
 def outside(score, b, h, q, k):
@@ -64,6 +64,8 @@ INSIDE = {
 
 @pytest.mark.parametrize("name", INSIDE)
 def test_what_a_mod_may_do(name):
+    if name == "lookups past the end at position 0" and not compiled.ANY_LOOKUP:
+        pytest.skip("not with torch 2.11")
     options = INSIDE[name]
     same(lambda q, k, v: flexfa4.flex_attention(q, k, v, **options), *qkv(), leaves=(TABLE, SHORT))
 
@@ -107,14 +109,14 @@ def test_a_changed_closure_is_compiled_again():
     def model(q, k, v, table):
         return flexfa4.flex_attention(q, k, v, lambda s, b, h, i, j: s + table[h, i], mask_mod=lambda b, h, i, j: i - j < window)
 
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    fast = torch.compile(model, fullgraph=True, backend="aot_eager")
     inputs = [*qkv(), TABLE]
-    before = compiled(*inputs)
+    before = fast(*inputs)
     window = 9
-    assert not torch.equal(compiled(*inputs), before)
-    torch.testing.assert_close(compiled(*inputs), model(*inputs))
+    assert not torch.equal(fast(*inputs), before)
+    torch.testing.assert_close(fast(*inputs), model(*inputs))
     inputs[3] = TABLE * 2
-    torch.testing.assert_close(compiled(*inputs), model(*inputs))
+    torch.testing.assert_close(fast(*inputs), model(*inputs))
 
 
 def norm(score, b, h, q, k):
@@ -158,9 +160,9 @@ def test_a_lookup_out_of_range_names_the_users_line_and_tensor():
 
     with pytest.raises(LookupOutOfRange) as ordinary:
         flexfa4.flex_attention(*qkv(), past)
-    with pytest.raises(LookupOutOfRange) as compiled:
+    with pytest.raises(LookupOutOfRange) as other:
         torch.compile(flexfa4.flex_attention, fullgraph=True, backend="aot_eager")(*qkv(), past)
-    assert str(compiled.value) == str(ordinary.value)
+    assert str(other.value) == str(ordinary.value)
     assert f"{__file__}:{past.__code__.co_firstlineno + 1}: " in str(ordinary.value) and "SHORT" in str(ordinary.value)
 
 
