@@ -131,7 +131,8 @@ class Sm100Forward:
 @dataclass(frozen=True)
 class Sm90Forward:
     """The Hopper forward: a producer warp, and consumer warpgroups of 64 rows each whose products and softmax overlap.
-    q_stages: query tiles in shared memory; with two, the next work tile's loads while this one is worked on.
+    q_stages: query tiles in shared memory; with two, the next work tile's loads while this one is worked on. rescale_tau: how far
+    the row maximum may move (in log2) before O is rescaled.
     registers: (consumer, producer)."""
 
     head_dim: int
@@ -141,11 +142,13 @@ class Sm90Forward:
     kv_stages: int = 2
     registers: tuple[int, int] = (240, 24)
     q_stages: int = 1
+    rescale_tau: float = 8.0
 
     def __post_init__(self):
         _common_checks(self.rows, self.kv_tile, self.head_dim, self.head_dim_v, self.kv_stages)
         require(self.consumers in (1, 2, 3), f"consumers={self.consumers}: one to three consumer warpgroups")
         require(self.q_stages in (1, 2), f"q_stages={self.q_stages}: one or two query tiles")
+        require(self.rescale_tau >= 0, f"rescale_tau={self.rescale_tau}: not negative")
         fragments = self.fragment_registers
         require(
             fragments + SM90_SPARE_REGISTERS <= self.registers[0],

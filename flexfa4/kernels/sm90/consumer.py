@@ -109,6 +109,14 @@ def edit(rows: RowHooks, columns: Columns, scores: cute.Tensor, walk: Walk, scal
 
 
 @cute.jit
+def hold(softmax: OnlineSoftmax):
+    """Keeps the exponentials before the wait for P V that follows: ptxas moves that wait up to the first of them, but not across
+    a branch. A sum of exponentials is never negative, and the branch never taken."""
+    if cute.arch.vote_any_sync(softmax.row_sum[0] + softmax.row_sum[1] < 0.0):
+        cute.arch.inline_ptx("nanosleep.u32 1;")
+
+
+@cute.jit
 def attend(products: Products, rings: tuple, rota: Rota, rows: RowHooks, columns: Columns, softmax: OnlineSoftmax, walk: Walk,
            scale: Float32, queries: Int32, turn: Turn) -> Turn:
     """queries: which tile of 64 rows in shared memory.
@@ -122,7 +130,7 @@ def attend(products: Products, rings: tuple, rota: Rota, rows: RowHooks, columns
     k_ring.release(turn)
     first_scores = rows_and_columns(first)
     edit(rows, columns, first_scores, walk, scale)
-    softmax.update(first_scores, True)
+    softmax.first(first_scores)
     products.store_p(first)
     products.out.fill(0.0)
     v_turn = turn
@@ -138,11 +146,13 @@ def attend(products: Products, rings: tuple, rota: Rota, rows: RowHooks, columns
         k_ring.release(turn)
         scores = rows_and_columns(fragment)
         edit(rows, columns, scores, walk, scale)
-        factors = softmax.update(scores, False)
+        moved, factors = softmax.update(scores)
+        hold(softmax)
         warpgroup.wait_group(0)
         v_ring.release(v_turn)
         products.store_p(fragment)
-        scale_rows(rows_and_columns(products.out), factors)
+        if moved:
+            scale_rows(rows_and_columns(products.out), factors)
         v_turn = turn
         walk, turn = walk.next(), turn.next()
     v_ring.wait(v_turn)

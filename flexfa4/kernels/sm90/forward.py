@@ -106,7 +106,7 @@ class Forward:
         group = cute.arch.make_warp_uniform(thread_in_cta // GROUP_THREADS - 1)
         thread = thread_in_cta % GROUP_THREADS
         products = self.products(shapes, shared)
-        softmax = OnlineSoftmax(hooks.softmax_scale(ends.scale))
+        softmax = OnlineSoftmax(hooks.softmax_scale(ends.scale), t.rescale_tau)
         row, column = coordinates(thread)
         columns = Columns(Int32(column), t.kv_tile, Int32(ends.kv_len))
         rota = Rota(group, t.consumers, FIRST_GROUP_BARRIER + t.consumers)

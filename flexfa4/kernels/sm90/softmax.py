@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 
 import cutlass.cute as cute
-from cutlass import Float32
+from cutlass import Boolean, Float32
 
 from flexfa4.emit.values import select
 
@@ -17,11 +17,14 @@ QUAD = (1, 2)
 
 
 class OnlineSoftmax(Fixed):
-    """row_max: largest score so far, row_sum: this thread's share of the sum of exponentials, both of each row, in registers.
-    scale: what scores are multiplied by in the exponent (positive)."""
+    """row_max: what is subtracted from the scores of each row, row_sum: this thread's share of the sum of exponentials, both in
+    registers. scale: what scores are multiplied by in the exponent (positive).
 
-    def __init__(self, scale: Float32):
-        self.scale = scale
+    row_max is the largest score seen, or up to `tau` (log2) less: O and row_sum are rescaled only where the maximum moves by
+    more, so exponentials reach 2^tau, and the end divides by what was really summed (FlashAttention-4, section 3)."""
+
+    def __init__(self, scale: Float32, tau: float):
+        self.scale, self.tau = scale, tau
         self.row_max = cute.make_rmem_tensor(ROWS, Float32)
         self.row_sum = cute.make_rmem_tensor(ROWS, Float32)
 
@@ -29,30 +32,39 @@ class OnlineSoftmax(Fixed):
         self.row_max.fill(-math.inf)
         self.row_sum.fill(0.0)
 
-    def update(self, scores: cute.Tensor, first: bool) -> list[Float32]:
-        """Turns scores [2, n] into exp2(scale * (score - row_max)) in place. Returns what each row of O is to be multiplied by;
-        of no meaning on the first tile of a row."""
-        factors = []
-        columns = cute.size(scores, mode=[1])
+    def first(self, scores: cute.Tensor) -> None:
+        """Turns the scores [2, n] of a row's first tile into exp2(scale * (score - row_max)) in place."""
+        for i in range(ROWS):
+            self.row_max[i] = self._tile_maximum(scores, i)
+            self.row_sum[i] = self._exponentials(scores, i)
+
+    def update(self, scores: cute.Tensor) -> tuple[Boolean, list[Float32]]:
+        """The same for a later tile. Returns whether any row of the warp is to be rescaled, and what each row of O is to be
+        multiplied by then."""
+        factors, moved = [], Boolean(False)
         for i in range(ROWS):
             before = self.row_max[i]
-            top = _across_quad(_maximum([scores[i, j] for j in range(columns)]), cute.arch.fmax)
-            if not first:
-                top = cute.arch.fmax(top, before)
-            self.row_max[i] = top
-            # A row that has seen no key has the maximum -inf; subtracting it would give NaN.
-            base = select(top == -math.inf, Float32(0.0), top * self.scale, Float32)
-            for j in range(columns):
-                scores[i, j] = cute.math.exp2(scores[i, j] * self.scale - base, fastmath=True)
-            total = _sum([scores[i, j] for j in range(columns)])
-            if first:
-                self.row_sum[i] = total
-                factors.append(Float32(1.0))
-            else:
-                factor = cute.math.exp2(before * self.scale - base, fastmath=True)
-                self.row_sum[i] = self.row_sum[i] * factor + total
-                factors.append(factor)
-        return factors
+            top = self._tile_maximum(scores, i)
+            moves = Boolean((top - before) * self.scale > self.tau)
+            after = select(moves, top, before, Float32)
+            self.row_max[i] = after
+            # Where a row has seen no key yet its sum is 0, and the factor of no meaning.
+            factors.append(select(moves, cute.math.exp2((before - after) * self.scale, fastmath=True), Float32(1.0), Float32))
+            self.row_sum[i] = self.row_sum[i] * factors[i] + self._exponentials(scores, i)
+            moved = moved | moves
+        return cute.arch.vote_any_sync(moved), factors
+
+    def _tile_maximum(self, scores: cute.Tensor, i: int) -> Float32:
+        return _across_quad(_maximum([scores[i, j] for j in range(cute.size(scores, mode=[1]))]), cute.arch.fmax)
+
+    def _exponentials(self, scores: cute.Tensor, i: int) -> Float32:
+        """In place; returns this thread's sum."""
+        # A row that has seen no key has the maximum -inf; subtracting it would give NaN.
+        base = select(self.row_max[i] == -math.inf, Float32(0.0), self.row_max[i] * self.scale, Float32)
+        columns = cute.size(scores, mode=[1])
+        for j in range(columns):
+            scores[i, j] = cute.math.exp2(scores[i, j] * self.scale - base, fastmath=True)
+        return _sum([scores[i, j] for j in range(columns)])
 
     def finish(self) -> tuple[list[Float32], list[Float32]]:
         """(what O is to be multiplied by, natural-log LSE) of each row; 0 and -inf for a row without keys."""
