@@ -53,7 +53,7 @@ class Sm100Forward:
     rescale_tau: float = 8.0
     out_over_q: bool = False
     scheduler: str = "static"
-    registers: tuple[int, int, int] = (192, 72, 56)
+    registers: tuple[int, int, int] = (192, 80, 48)
 
     def __post_init__(self):
         _common_checks(self.q_tile, self.kv_tile, self.head_dim, self.head_dim_v, self.kv_stages)

@@ -33,7 +33,7 @@ class Correction(Fixed):
         # O is there to be overwritten: the first product of an item waits for no rescaling, but for O's reader.
         for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
             barriers.p_ready.arrive(i)
-        index = scheduler.first()
+        index = scheduler.first_item()
         while index < scheduler.count:
             item = scheduler.item(index)
             walk = scheduler.walk(item)
@@ -41,18 +41,18 @@ class Correction(Fixed):
             if any_tile:
                 self.pass_first(factor_parity)
                 factor_parity = factor_parity ^ 1
-                walk = walk.next()
+                walk = scheduler.next_tile(walk)
             while walk.valid:
-                for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
+                for i in cutlass.range(ctx.tiles.q_tiles, unroll=1):
                     self.rescale(i, factor_parity)
                 factor_parity = factor_parity ^ 1
-                walk = walk.next()
-            for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
+                walk = scheduler.next_tile(walk)
+            for i in cutlass.range(ctx.tiles.q_tiles, unroll=1):
                 self.finish(i, item, hooks, any_tile, (factor_parity, o_parity, out_parity))
             if any_tile:
                 factor_parity, o_parity = factor_parity ^ 1, o_parity ^ 1
             out_parity = out_parity ^ 1
-            index = scheduler.next(index)
+            index = scheduler.next_item(index)
         barriers.tmem_free.arrive(0)
 
     def pass_first(self, parity: Int32) -> None:
@@ -62,7 +62,7 @@ class Correction(Fixed):
             self.ctx.barriers.scale_empty.arrive(i)
 
     @cute.jit
-    def rescale(self, i: cutlass.Constexpr, parity: Int32):
+    def rescale(self, i: Int32, parity: Int32):
         """O of query tile i times the factor of each row, if any row of the warp has one. That S of the next tile has been there,
         of which the factor comes, says that the product before it, into O, is done."""
         ctx, barriers = self.ctx, self.ctx.barriers
@@ -80,7 +80,7 @@ class Correction(Fixed):
         barriers.p_ready.arrive(i)
 
     @cute.jit
-    def finish(self, i: cutlass.Constexpr, item: WorkItem, hooks: Hooks, any_tile, parities: tuple):
+    def finish(self, i: Int32, item: WorkItem, hooks: Hooks, any_tile, parities: tuple):
         """Normalised O of query tile i to shared memory, its LSE to memory; zeros and -inf for rows that saw no key."""
         ctx, barriers = self.ctx, self.ctx.barriers
         factor_parity, o_parity, out_parity = parities
@@ -107,7 +107,7 @@ class Correction(Fixed):
             ctx.lse[item.batch, item.head, q] = lse
 
     @cute.jit
-    def write_out(self, i: cutlass.Constexpr, any_tile, factor: Float32, rows: RowHooks, lse: Float32):
+    def write_out(self, i: Int32, any_tile, factor: Float32, rows: RowHooks, lse: Float32):
         """O * factor through the output graph and rounded, to shared memory. What lies in tensor memory is used only where a
         product has written it."""
         ctx = self.ctx
@@ -126,7 +126,7 @@ class Correction(Fixed):
             r_out.store(cute.make_tensor(r_o.iterator, cute.make_layout(COLUMNS)).load().to(ctx.shapes.dtype))
             cute.autovec_copy(r_out, targets[self.thread, None, 0, block])
 
-    def o_blocks(self, i: int, operation) -> tuple:
+    def o_blocks(self, i: Int32, operation) -> tuple:
         """(this thread's copy between registers and COLUMNS columns of O, the blocks of columns)."""
         blocks = cute.flat_divide(self.ctx.shapes.o(i), (self.ctx.tiles.q_tile, COLUMNS))
         views = [blocks[None, None, 0, block] for block in range(self.ctx.tiles.head_dim_v // COLUMNS)]

@@ -23,7 +23,7 @@ class Load(Fixed):
     def run(self):
         ctx, scheduler = self.ctx, self.ctx.scheduler
         turn, q_parity = Turn.first(ctx.tiles.kv_stages), Int32(1)
-        index = scheduler.first()
+        index = scheduler.first_item()
         while index < scheduler.count:
             item = scheduler.item(index)
             walk = scheduler.walk(item)
@@ -42,19 +42,21 @@ class Load(Fixed):
                 turn = turn.next()
                 self.load_tile(ctx.v, v, walk.tile, turn, ctx.shapes.v_bytes)
                 turn = turn.next()
-                walk = walk.next()
-            index = scheduler.next(index)
+                walk = scheduler.next_tile(walk)
+            index = scheduler.next_item(index)
 
     def wait_for_place(self, parity: Int32) -> None:
         for i in range(self.ctx.tiles.q_tiles):
             self.ctx.barriers.q_empty.wait(i, parity)
 
+    @cute.jit
     def load_queries(self, item: WorkItem) -> None:
         ctx = self.ctx
         tiles, barriers = ctx.tiles, ctx.barriers
         rows = cute.local_tile(ctx.q.tensor[None, None, item.head, item.batch], (tiles.q_tile, tiles.head_dim), (None, 0))
         source, target = tma_tiles(ctx.q, ctx.shapes.qk_mma().get_slice(0).partition_A(rows))
-        for i in range(tiles.q_tiles):
+        # A TMA instruction takes eight uniform registers: a loop has few of them.
+        for i in cutlass.range(tiles.q_tiles, unroll=1):
             barriers.q_full.expect(i, ctx.shapes.q_bytes)
             cute.copy(
                 ctx.q.atom, source[None, ctx.query_tile(item, i)], target[None, i], tma_bar_ptr=barriers.q_full.pointer(i)

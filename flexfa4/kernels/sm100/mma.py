@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32
+from cutlass import Float32, Int32
 from cutlass.cute.nvgpu import tcgen05
 
 from ..barriers import Turn
 from ..carried import Fixed
 from .context import Context
+from .products import STEP, SharedOperand, instruction_descriptor, multiply
 
 TMEM_COLUMNS = 512  # all: one CTA an SM. The views of `shapes` rely on the allocation to begin at column 0.
-K_ELEMENTS = 16  # of the inner dimension that one tcgen05.mma takes
 
 
 @dataclass(frozen=True)
@@ -30,44 +30,45 @@ class Mma(Fixed):
         ctx, scheduler, barriers = self.ctx, self.ctx.scheduler, self.ctx.barriers
         cute.arch.alloc_tmem(TMEM_COLUMNS, ctx.tmem_address)
         turn, q_parity, p_parity = Turn.first(ctx.tiles.kv_stages), Int32(0), Int32(0)
-        index = scheduler.first()
+        index = scheduler.first_item()
         while index < scheduler.count:
             walk = scheduler.walk(scheduler.item(index))
             if walk.valid:
                 barriers.kv_full.wait(turn.index, turn.phase)
-                for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
+                for i in cutlass.range(ctx.tiles.q_tiles, unroll=1):
                     barriers.q_full.wait(i, q_parity)
                     self.multiply_qk(i, turn.index)
                 barriers.kv_empty.commit(turn.index)
                 q_parity = q_parity ^ 1
-                accumulate = Boolean(False)
-                walk, turn = walk.next(), turn.next()
+                products = Int32(0)  # into O. A flag instead would have the compiler peel off the first step.
+                walk, turn = scheduler.next_tile(walk), turn.next()
                 while walk.valid:
-                    turn = self.step(turn, p_parity, accumulate)
-                    p_parity, accumulate = p_parity ^ 1, Boolean(True)
-                    walk = walk.next()
+                    turn = self.step(turn, p_parity, products)
+                    p_parity, products = p_parity ^ 1, products + 1
+                    walk = scheduler.next_tile(walk)
                 if cutlass.const_expr(not ctx.tiles.out_over_q):
-                    for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
+                    for i in cutlass.range(ctx.tiles.q_tiles, unroll=1):
                         barriers.q_empty.commit(i)
                 barriers.kv_full.wait(turn.index, turn.phase)
-                for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
-                    self.multiply_pv(i, turn.index, p_parity, accumulate)
+                for i in cutlass.range(ctx.tiles.q_tiles, unroll=1):
+                    self.multiply_pv(i, turn.index, p_parity, products)
                     barriers.o_full.commit(i)
                 barriers.kv_empty.commit(turn.index)
                 p_parity, turn = p_parity ^ 1, turn.next()
-            index = scheduler.next(index)
+            index = scheduler.next_item(index)
         cute.arch.relinquish_tmem_alloc_permit()
         barriers.tmem_free.wait(0, 0)
         address = cute.arch.retrieve_tmem_ptr(Float32, 16, ctx.tmem_address)
         cute.arch.dealloc_tmem(address, TMEM_COLUMNS)
 
-    def step(self, turn: Turn, p_parity: Int32, accumulate: Boolean) -> Turn:
+    @cute.jit
+    def step(self, turn: Turn, p_parity: Int32, products: Int32) -> Turn:
         """P V of one tile and S of the next, query tile by query tile. Returns the turn after both stages."""
         barriers, last = self.ctx.barriers, self.ctx.tiles.q_tiles - 1
         k_turn = turn.next()
         barriers.kv_full.wait(turn.index, turn.phase)
-        for i in range(last + 1):
-            self.multiply_pv(i, turn.index, p_parity, accumulate)
+        for i in cutlass.range(last + 1, unroll=1):
+            self.multiply_pv(i, turn.index, p_parity, products)
             if i == last:
                 barriers.kv_empty.commit(turn.index)
             if i == 0:
@@ -76,28 +77,28 @@ class Mma(Fixed):
         barriers.kv_empty.commit(k_turn.index)
         return k_turn.next()
 
-    def multiply_qk(self, i: int, stage: Int32) -> None:
+    def multiply_qk(self, i: Int32, stage: Int32) -> None:
         """S of query tile i = Q K^T, K in `stage`."""
-        shapes = self.ctx.shapes
-        mma = shapes.qk_mma()
-        q = mma.make_fragment_A(self.ctx.q.smem)[None, None, None, i]
-        k = mma.make_fragment_B(self.ctx.k.smem)[None, None, None, stage]
-        s = shapes.s_accumulator(i)
-        for block in range(cute.size(q, mode=[2])):
-            mma.set(tcgen05.Field.ACCUMULATE, block > 0)
-            cute.gemm(mma, s, q[None, None, block], k[None, None, block], s)
-        self.ctx.barriers.s_full.commit(i)
+        shapes, mma = self.ctx.shapes, self.ctx.shapes.qk_mma()
+        q = SharedOperand.of(mma.make_fragment_A(self.ctx.q.smem)[None, None, None, i])
+        k = SharedOperand.of(mma.make_fragment_B(self.ctx.k.smem)[None, None, None, stage])
+        instruction = instruction_descriptor(shapes.dtype, shapes.qk_tile[:2], False)
+        with cute.arch.elect_one():
+            multiply(i * self.ctx.tiles.kv_tile + shapes.columns["s0"].first, q, k, range(len(k.steps)), instruction, 0)
+            tcgen05.commit(self.ctx.barriers.s_full.pointer(i))
 
-    def multiply_pv(self, i: int, stage: Int32, parity: Int32, accumulate: Boolean) -> None:
+    def multiply_pv(self, i: Int32, stage: Int32, parity: Int32, accumulate: Int32) -> None:
         """O of query tile i (+)= P V, V in `stage`: first the columns of P that p_ready announces, then those of p_full."""
-        shapes, barriers = self.ctx.shapes, self.ctx.barriers
-        mma = shapes.pv_mma()
-        p = shapes.p_operand(i)
-        v = mma.make_fragment_B(self.ctx.v.smem)[None, None, None, stage]
-        o = shapes.o_accumulator(i)
+        shapes, barriers, tiles = self.ctx.shapes, self.ctx.barriers, self.ctx.tiles
+        v = SharedOperand.of(shapes.pv_mma().make_fragment_B(self.ctx.v.smem)[None, None, None, stage])
+        p = i * tiles.kv_tile + shapes.columns["p0"].first
+        o = i * tiles.head_dim_v + shapes.columns["o0"].first
+        instruction = instruction_descriptor(shapes.dtype, shapes.pv_tile[:2], True)
+        early, steps = (tiles.early_p or tiles.kv_tile) // STEP, len(v.steps)
         barriers.p_ready.wait(i, parity)
-        for block in range(cute.size(p, mode=[2])):
-            if shapes.tiles.early_p and block * K_ELEMENTS == shapes.tiles.early_p:
-                barriers.p_full.wait(i, parity)
-            mma.set(tcgen05.Field.ACCUMULATE, accumulate if block == 0 else True)
-            cute.gemm(mma, o, p[None, None, block], v[None, None, block], o)
+        with cute.arch.elect_one():
+            multiply(o, p, v, range(early), instruction, accumulate)
+        if tiles.early_p:
+            barriers.p_full.wait(i, parity)
+            with cute.arch.elect_one():
+                multiply(o, p, v, range(early, steps), instruction, 1)

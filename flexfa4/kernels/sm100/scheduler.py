@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Boolean, Int32
 
 from ..carried import Fixed
 from ..walk import Grid, Walk, WorkItem, start_walk, work_item
@@ -21,10 +21,10 @@ class StaticScheduler(Fixed):
     count: Int32
     split: bool
 
-    def first(self) -> Int32:
+    def first_item(self) -> Int32:
         return cute.arch.block_idx()[0]
 
-    def next(self, index: Int32) -> Int32:
+    def next_item(self, index: Int32) -> Int32:
         return index + cute.arch.grid_dim()[0]
 
     def item(self, index: Int32) -> WorkItem:
@@ -32,4 +32,15 @@ class StaticScheduler(Fixed):
 
     def walk(self, item: WorkItem) -> Walk:
         """At the item's first tile."""
-        return start_walk(item, self.spans, self.grid, self.split)
+        return uniform(start_walk(item, self.spans, self.grid, self.split))
+
+    def next_tile(self, walk: Walk) -> Walk:
+        return uniform(walk.next())
+
+
+def uniform(walk: Walk) -> Walk:
+    """Tells the compiler that the lanes of a warp walk together: it branches and addresses without registers of threads, and does
+    not unroll a loop whose length it could otherwise compute."""
+    valid = Boolean(cute.arch.make_warp_uniform(Int32(walk.valid)) != 0)
+    kind = walk.kind if isinstance(walk.kind, int) else cute.arch.make_warp_uniform(walk.kind)
+    return replace(walk, valid=valid, tile=cute.arch.make_warp_uniform(walk.tile), kind=kind)

@@ -80,34 +80,18 @@ class Shapes(Fixed):
         fragment = mma.make_fragment_C(mma.partition_shape_C(self.qk_tile[:2]))[(None, None), 0, 0]
         return cute.make_tensor(fragment.iterator + q_tile * self.tiles.kv_tile, fragment.layout)
 
-    def s_accumulator(self, q_tile):
-        mma = self.qk_mma()
-        fragment = mma.make_fragment_C(mma.partition_shape_C(self.qk_tile[:2]))
-        return cute.make_tensor(fragment.iterator + q_tile * self.tiles.kv_tile, fragment.layout)
-
-    def o_accumulator(self, q_tile):
-        mma = self.pv_mma()
-        fragment = mma.make_fragment_C(mma.partition_shape_C(self.pv_tile[:2]))
-        first = self.columns["o0"].first
-        return cute.make_tensor(fragment.iterator + first + q_tile * self.tiles.head_dim_v, fragment.layout)
-
     def o(self, q_tile):
         """O of one query tile in tensor memory: (rows, head dim), float32."""
-        return self.o_accumulator(q_tile)[(None, None), 0, 0]
+        mma = self.pv_mma()
+        fragment = mma.make_fragment_C(mma.partition_shape_C(self.pv_tile[:2]))[(None, None), 0, 0]
+        first = self.columns["o0"].first
+        return cute.make_tensor(fragment.iterator + first + q_tile * self.tiles.head_dim_v, fragment.layout)
 
     def p(self, q_tile):
         """P of one query tile as the softmax writes it: (rows, columns / 2) words of two elements."""
         s = self.s(q_tile)
         words = cute.make_layout((self.tiles.q_tile, self.tiles.kv_tile // 2))
         return cute.make_tensor(s.iterator + self._p_offset, cute.composition(s.layout, words))
-
-    def p_operand(self, q_tile: int):
-        """P of one query tile as the first operand of the product with V."""
-        mma = self.pv_mma()
-        layout = blackwell.make_smem_layout_a(mma, self.pv_tile, self.dtype, 1)
-        fragment = mma.make_fragment_A(cute.make_tensor(self.s(0).iterator, layout.outer))[None, None, None, 0]
-        # The fragment begins at column 0 and counts elements of P, two of which share a column.
-        return cute.make_tensor(fragment.iterator + self.columns[f"p{q_tile}"].first * 2, fragment.layout)
 
     @property
     def _p_offset(self) -> int:

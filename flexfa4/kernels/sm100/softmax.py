@@ -59,59 +59,94 @@ class Softmax(Fixed):
         ctx, scheduler, barriers = self.ctx, self.ctx.scheduler, self.ctx.barriers
         hooks = Hooks(ctx.signature, ctx.values)
         state = State(Int32(0), Int32(1), Float32(0.0), Float32(0.0))
-        index = scheduler.first()
+        index = scheduler.first_item()
         while index < scheduler.count:
             item = scheduler.item(index)
-            walk = uniform(scheduler.walk(item))
+            walk = scheduler.walk(item)
             q = ctx.query_tile(item, self.q_tile) * ctx.tiles.q_tile + self.thread
             row = Row(hooks.tile(item.batch, item.head).rows([q]), hooks.softmax_scale(ctx.scale))
             any_tile = walk.valid
             state = state.restarted()
             while walk.valid:
-                # Two copies of a step: behind a branch of their own, 128 cheap selects would be made on every tile.
-                if (walk.kind == PARTIAL) | ((walk.tile + 1) * ctx.tiles.kv_tile > ctx.kv_len):
-                    state = self.step(row, walk.tile, state, True)
-                else:
-                    state = self.step(row, walk.tile, state, False)
-                walk = uniform(walk.next())
+                state = self.tile(row, walk, state)
+                walk = scheduler.next_tile(walk)
             if any_tile:
+                ctx.barriers.scale_empty.wait(self.q_tile, state.empty_parity)
                 state = self.hand_over(state, state.row_sum)
-            index = scheduler.next(index)
+            index = scheduler.next_item(index)
         barriers.tmem_free.arrive(0)
 
     @cute.jit
-    def step(self, row: Row, tile: Int32, state: State, masked: cutlass.Constexpr) -> State:
-        """One KV tile."""
-        self.ctx.barriers.s_full.wait(self.q_tile, state.s_parity)
-        s = self.load_s()
-        width = self.ctx.tiles.kv_tile
-        columns = [tile * width + j for j in range(width)]
-        row.hooks.score(s, columns, self.ctx.scale)
-        if cutlass.const_expr(masked):
-            keys = self.ctx.kv_len - tile * width
-            row.hooks.mask(s, columns, [Boolean(j < keys) for j in range(width)])
+    def tile(self, row: Row, walk: Walk, state: State) -> State:
+        """One KV tile: the graphs where it needs them, then the softmax."""
+        ctx, barriers = self.ctx, self.ctx.barriers
+        barriers.s_full.wait(self.q_tile, state.s_parity)
+        # Not right before the factor is written: exponentials would be moved up to before the wait, more than registers hold.
+        barriers.scale_empty.wait(self.q_tile, state.empty_parity)
+        state = replace(state, s_parity=state.s_parity ^ 1)
+        hidden = (walk.kind == PARTIAL) | ((walk.tile + 1) * ctx.tiles.kv_tile > ctx.kv_len)
+        if cutlass.const_expr(ctx.score_in_registers):
+            if hidden:
+                self.edit_in_place(row, walk.tile, True)
+                state = self.softmax(self.load_s(), row, state)
+            else:
+                s = self.load_s()
+                row.hooks.score(s, columns_from(walk.tile * ctx.tiles.kv_tile, ctx.tiles.kv_tile), ctx.scale)
+                state = self.softmax(s, row, state)
+        else:
+            if hidden:
+                self.edit_in_place(row, walk.tile, True)
+            elif cutlass.const_expr(ctx.signature.plan.score != ""):
+                self.edit_in_place(row, walk.tile, False)
+            state = self.softmax(self.load_s(), row, state)
+        return state
+
+    @cute.jit
+    def edit_in_place(self, row: Row, tile: Int32, hidden: cutlass.Constexpr):
+        """Runs the graphs on S in tensor memory, a few columns at a time in a loop: little code and few registers, for tiles that
+        are rare or graphs that are long. hidden: keys that the mask hides, or that do not exist, get -inf."""
+        width, count = self.ctx.tiles.kv_tile, self.ctx.edit_columns
+        t_s = self.ctx.shapes.s(self.q_tile)
+        load, store = (self.copy(t_s, op, count) for op in (tcgen05.Ld32x32bOp, tcgen05.St32x32bOp))
+        for chunk in cutlass.range(width // count, unroll=1):
+            offset = chunk * count
+            part = first_columns(t_s, offset, count)
+            r_s = load_columns(load, part)
+            s = cute.make_tensor(r_s.iterator, cute.make_layout((1, count)))
+            columns = columns_from(tile * width + offset, count)
+            row.hooks.score(s, columns, self.ctx.scale)
+            if cutlass.const_expr(hidden):
+                keys = self.ctx.kv_len - tile * width - offset
+                row.hooks.mask(s, columns, [Boolean(j < keys) for j in range(count)])
+            cute.copy(store, r_s, store.partition_D(part))
+        cute.arch.fence_view_async_tmem_store()
+
+    @cute.jit
+    def softmax(self, s: cute.Tensor, row: Row, state: State) -> State:
+        """Exponentials of a row of scores to P, its statistics to the correction warpgroup."""
         row_max, factor = self.move_max(state.row_max, max_of(s), row.scale)
-        state = replace(state, row_max=row_max, s_parity=state.s_parity ^ 1)
-        state = self.hand_over(state, factor)
+        state = self.hand_over(replace(state, row_max=row_max), factor)
         total = self.write_p(s, row.scale, -finite(row_max) * row.scale)
         return replace(state, row_sum=state.row_sum * factor + total)
 
     def hand_over(self, state: State, factor: Float32) -> State:
-        """Tells the correction warpgroup the factor for O, or the row sum, and the row maximum."""
+        """Tells the correction warpgroup the factor for O, or the row sum, and the row maximum, once their place is empty."""
         ctx, barriers = self.ctx, self.ctx.barriers
-        barriers.scale_empty.wait(self.q_tile, state.empty_parity)
         ctx.statistics.factor[self.thread, self.q_tile] = factor
         ctx.statistics.maximum[self.thread, self.q_tile] = state.row_max
         barriers.scale_full.arrive(self.q_tile)
         return replace(state, empty_parity=state.empty_parity ^ 1)
 
+    def copy(self, tensor: cute.Tensor, operation, columns: int):
+        """This thread's copy between registers and `columns` columns of tensor memory."""
+        atom = cute.make_copy_atom(operation(tcgen05.Repetition(columns)), Float32)
+        return tcgen05.make_tmem_copy(atom, first_columns(tensor, 0, columns)).get_slice(self.thread)
+
     def load_s(self) -> cute.Tensor:
         """The thread's row of S, float32 [1, kv_tile]."""
         t_s = self.ctx.shapes.s(self.q_tile)
         atom = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(LOAD_COLUMNS)), Float32)
-        copy = tcgen05.make_tmem_copy(atom, t_s).get_slice(self.thread)
-        r_s = cute.make_rmem_tensor(copy.partition_D(cute.make_identity_tensor(t_s.shape)).shape, Float32)
-        cute.copy(copy, copy.partition_S(t_s), r_s)
+        r_s = load_columns(tcgen05.make_tmem_copy(atom, t_s).get_slice(self.thread), t_s)
         return cute.make_tensor(r_s.iterator, cute.make_layout((1, self.ctx.tiles.kv_tile)))
 
     @cute.jit
@@ -165,18 +200,27 @@ class Softmax(Fixed):
         return cute.math.exp2(x, fastmath=True), cute.math.exp2(y, fastmath=True)
 
 
-def uniform(walk: Walk) -> Walk:
-    """The same for every lane of the warp, which the compiler is told, so that it branches and addresses without the registers of
-    threads."""
-    valid = Boolean(cute.arch.make_warp_uniform(Int32(walk.valid)) != 0)
-    kind = walk.kind if isinstance(walk.kind, int) else cute.arch.make_warp_uniform(walk.kind)
-    return replace(walk, valid=valid, tile=cute.arch.make_warp_uniform(walk.tile), kind=kind)
-
-
 @cute.jit
 def finite(row_max: Float32) -> Float32:
     """0 for a row that has seen no key yet: its exponentials are of -inf then, and not of NaN."""
     return row_max if row_max != -Float32.inf else Float32(0.0)
+
+
+def columns_from(first: Int32, count: int) -> list[Int32]:
+    return [first + j for j in range(count)]
+
+
+def first_columns(tensor: cute.Tensor, offset, count: int) -> cute.Tensor:
+    """Columns offset .. offset + count - 1 of a view of tensor memory."""
+    rows = cute.size(tensor, mode=[0])
+    layout = cute.composition(tensor.layout, cute.make_layout((rows, count)))
+    return cute.make_tensor(tensor.iterator + offset, layout)
+
+
+def load_columns(copy, part: cute.Tensor) -> cute.Tensor:
+    fragment = cute.make_rmem_tensor(copy.partition_D(cute.make_identity_tensor(part.shape)).shape, Float32)
+    cute.copy(copy, copy.partition_S(part), fragment)
+    return fragment
 
 
 def max_of(s: cute.Tensor) -> Float32:

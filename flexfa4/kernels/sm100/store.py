@@ -21,7 +21,7 @@ class Store(Fixed):
     def run(self):
         ctx, scheduler, barriers = self.ctx, self.ctx.scheduler, self.ctx.barriers
         tiles, parity = ctx.tiles, Int32(0)
-        index = scheduler.first()
+        index = scheduler.first_item()
         while index < scheduler.count:
             item = scheduler.item(index)
             rows = cute.local_tile(
@@ -30,7 +30,7 @@ class Store(Fixed):
             source, target = cpasync.tma_partition(
                 ctx.out.atom, 0, cute.make_layout(1), cute.group_modes(ctx.out.smem, 0, 2), cute.group_modes(rows, 0, 2)
             )
-            for i in cutlass.range_constexpr(tiles.q_tiles):
+            for i in cutlass.range(tiles.q_tiles, unroll=1):
                 barriers.out_full.wait(i, parity)
                 cute.copy(ctx.out.atom, source[None, i], target[None, ctx.query_tile(item, i)])
                 cute.arch.cp_async_bulk_commit_group()
@@ -40,4 +40,4 @@ class Store(Fixed):
                 if cutlass.const_expr(tiles.out_over_q):
                     barriers.q_empty.arrive(i)
             parity = parity ^ 1
-            index = scheduler.next(index)
+            index = scheduler.next_item(index)
