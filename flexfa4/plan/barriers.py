@@ -75,14 +75,22 @@ def show_table(barriers: Iterable[Barrier]) -> str:
     return "\n".join(lines)
 
 
-def sm100_forward_barriers(q_tiles: int, kv_stages: int, early_p: bool, dynamic: bool) -> tuple[Barrier, ...]:
+def sm100_forward_barriers(
+    q_tiles: int, kv_stages: int, early_p: bool, out_over_q: bool, dynamic: bool
+) -> tuple[Barrier, ...]:
     """FlashAttention-4's forward pipeline. P takes the place of S in tensor memory; that S may be overwritten by the next
     product follows from p_ready: the same thread issues both products, and they complete in order."""
     load, mma, softmax, correction, store = Role.LOAD, Role.MMA, Role.SOFTMAX, Role.CORRECTION, Role.STORE
     group = WARPS_PER_GROUP
+    if out_over_q:
+        q_empty = Barrier(
+            "q_empty", (store,), (load,), Signal.WARPS, 1, q_tiles, "the output tile in the query tile's place has been read by TMA"
+        )
+    else:
+        q_empty = Barrier("q_empty", (mma,), (load,), Signal.COMMIT, 1, q_tiles, "no product reads the query tile any more")
     table = [
         Barrier("q_full", (load,), (mma,), Signal.TMA, 1, q_tiles, "the query tile is in shared memory"),
-        Barrier("q_empty", (mma,), (load,), Signal.COMMIT, 1, q_tiles, "no product reads the query tile any more"),
+        q_empty,
         Barrier("kv_full", (load,), (mma,), Signal.TMA, 1, kv_stages, "a K or V tile is in its stage of the ring"),
         Barrier("kv_empty", (mma,), (load,), Signal.COMMIT, 1, kv_stages, "the product that read the stage is done"),
         Barrier("s_full", (mma,), (softmax,), Signal.COMMIT, 1, q_tiles, "S = Q K^T is in tensor memory"),

@@ -102,7 +102,9 @@ class Sm100Forward:
 
     @cached_property
     def barriers(self) -> tuple[Barrier, ...]:
-        return sm100_forward_barriers(self.q_tiles, self.kv_stages, self.early_p > 0, self.scheduler != "static")
+        return sm100_forward_barriers(
+            self.q_tiles, self.kv_stages, self.early_p > 0, self.out_over_q, self.scheduler != "static"
+        )
 
     @property
     def tmem(self) -> tuple[Columns, ...]:

@@ -30,8 +30,7 @@ def instruction_descriptor(element, shape: tuple[int, int], b_transposed: bool) 
 
 @dataclass(frozen=True)
 class SharedOperand(Fixed):
-    """An operand in shared memory. descriptor: of its first step; steps: what to add for each step, in the descriptor's units of 16
-    bytes."""
+    """An operand in shared memory. descriptor: of its first step; steps: what to add to it for each step, in units of 16 bytes."""
 
     descriptor: Int64
     steps: tuple[int, ...]
@@ -45,8 +44,8 @@ class SharedOperand(Fixed):
 
 
 def multiply(result: Int32, a: SharedOperand | Int32, b: SharedOperand, steps: range, instruction: int, accumulate) -> None:
-    """Issues result (+)= a b over some steps, by one thread. result: first column of tensor memory; a: an operand in shared memory,
-    or the first column of one in tensor memory. accumulate: of the first step, the others always do."""
+    """Issues result (+)= a b over some steps, by one thread. result: first column of tensor memory; a: an operand in shared
+    memory, or the first column of one in tensor memory. accumulate: of the first step, the others always do."""
     shared = isinstance(a, SharedOperand)
     lines = [".reg .pred add;", ".reg .b64 a, b;", ".reg .b32 t, i;", f"mov.b32 i, {instruction};", "setp.ne.b32 add, $3, 0;"]
     before_a, before_b = ("$1", 0), ("$2", 0)
