@@ -84,7 +84,7 @@ def sm100_forward_barriers(
     group = WARPS_PER_GROUP
     if out_over_q:
         q_empty = Barrier(
-            "q_empty", (store,), (load,), Signal.WARPS, 1, q_tiles, "the output tile in the query tile's place has been read by TMA"
+            "q_empty", (store,), (load,), Signal.WARPS, 1, q_tiles, "the output in the query tile's place has been read by TMA"
         )
     else:
         q_empty = Barrier("q_empty", (mma,), (load,), Signal.COMMIT, 1, q_tiles, "no product reads the query tile any more")

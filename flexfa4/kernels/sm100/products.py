@@ -30,7 +30,7 @@ def instruction_descriptor(element, shape: tuple[int, int], b_transposed: bool) 
 
 @dataclass(frozen=True)
 class SharedOperand(Fixed):
-    """An operand in shared memory. descriptor: of its first step; steps: what to add to it for each step, in units of 16 bytes."""
+    """An operand in shared memory. descriptor: of its first step; steps: what to add to it for each, in units of 16 bytes."""
 
     descriptor: Int64
     steps: tuple[int, ...]
