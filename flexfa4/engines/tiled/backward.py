@@ -90,12 +90,12 @@ class _Backward:
         if self.d_lse is not None:
             delta.sub_(p.queries(self.d_lse, chunk, tile).unsqueeze(-1))
         lse = p.queries(self.lse, chunk, tile).unsqueeze(-1)
-        leaves = p.leaves(chunk, tile)
+        leaves = p.leaves(chunk, tile) if self.roots else {}
         d_queries = None
         for block in p.blocks(chunk, tile):
             block_keys = p.take(keys, block)
             scores = self.scratch.product("scores", queries, block_keys.transpose(1, 2))
-            hidden = p.hidden(chunk, tile, leaves, block)
+            hidden = p.hidden(chunk, tile, block)
             shape = p.tile_shape(chunk, tile, block.width)
             env = {**leaves, Op.KV: p.positions(block), Op.SCORE: scores.view(shape)} if self.roots else {}
             edited, slope, *rest = program(self.roots)(env, p.score.tensors, p.score.literals) if self.roots else (scores, None)
@@ -120,7 +120,7 @@ class _Backward:
             scores = torch.sub(edited, lse).to(scores.dtype).mul_(LOG2_E)
         else:
             scores = scores.sub_(lse)
-        hide(scores.view(shape), hidden)
+        hide(scores.view(shape), hidden, finite=self.p.small)
         return scores.exp2_()
 
     def _through(self, grads, shape, slope, rest, hidden) -> torch.Tensor:

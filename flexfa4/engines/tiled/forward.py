@@ -1,8 +1,6 @@
 """Forward: online softmax over the blocks of each query tile (FlashAttention-2, algorithm 1, with wide key blocks)."""
 from __future__ import annotations
 
-import math
-
 import torch
 
 from flexfa4.ir.bound import BoundGraph
@@ -25,7 +23,7 @@ def forward(q, k, v, scale: float, score: BoundGraph | None = None, mask: Mask |
     """
     p = Problem(q, k, v, scale, score, mask)
     out = torch.zeros(*p.q.shape[:4], p.v_dim, dtype=q.dtype, device=p.device)
-    lse = torch.full(p.q.shape[:4], -math.inf, dtype=p.dtype, device=p.device)
+    sums, tops = (torch.zeros(p.q.shape[:4], dtype=p.dtype, device=p.device) for _ in range(2))
     scratch = Scratch(p.dtype, p.device)
     chunks = [(chunk, p.keys(p.k, chunk), p.keys(p.v, chunk)) for chunk in p.chunks()]
     for tile in p.query_tiles():
@@ -34,10 +32,13 @@ def forward(q, k, v, scale: float, score: BoundGraph | None = None, mask: Mask |
                 continue
             row = _small_row if p.small else _row
             row_max, row_sum, acc = row(p, chunk, tile, (keys, values), scratch)
-            shape = p.tile_shape(chunk, tile, p.v_dim)
-            row_lse = row_sum.log2().mul_(p.unit).add_(row_max).mul_(LN_2 / p.unit)
-            out[p.rows_of(chunk, tile)] = acc.div_(row_sum.masked_fill_(row_sum == 0, 1)).view(shape)
-            lse[p.rows_of(chunk, tile)] = row_lse.view(shape[:4])
+            shape, at = p.tile_shape(chunk, tile, p.v_dim), p.rows_of(chunk, tile)
+            out[at] = acc.div_(row_sum).view(shape)
+            sums[at] = row_sum.view(shape[:4])
+            if row_max is not None:
+                tops[at] = row_max.view(shape[:4])
+    lse = sums.log2().mul_(p.unit).add_(tops).mul_(LN_2 / p.unit)
+    out.masked_fill_((sums == 0).unsqueeze(-1), 0.0)                # 0 / 0 where the blocks of a row hid every key
     return out.flatten(1, 2), lse.flatten(1, 2)
 
 
@@ -45,12 +46,12 @@ def _row(p: Problem, chunk: Chunk, tile: QueryTile, keys_values, scratch: Scratc
     """One query tile against its blocks: (row_max, row_sum, output before normalisation), each [pairs, heads * rows, ...]."""
     keys, values = keys_values
     queries = p.queries(p.q, chunk, tile).mul(p.folded)
-    leaves = p.leaves(chunk, tile)
+    leaves = p.leaves(chunk, tile) if p.score is not None else {}
     row_max = row_sum = acc = None
     for block in p.blocks(chunk, tile):
         scores = scratch.product("scores", queries, p.take(keys, block).transpose(1, 2))
         lanes = scores.view(p.tile_shape(chunk, tile, block.width))
-        hidden = p.hidden(chunk, tile, leaves, block)
+        hidden = p.hidden(chunk, tile, block)
         if p.score is not None:
             lanes = p.edited(lanes, leaves, block, hidden)
             scores = lanes.view(scores.shape)
@@ -73,18 +74,17 @@ def _row(p: Problem, chunk: Chunk, tile: QueryTile, keys_values, scratch: Scratc
 
 
 def _small_row(p: Problem, chunk: Chunk, tile: QueryTile, keys_values, scratch: Scratch):
-    """`_row` where Problem.small holds: exponentials of the scores as they are, a maximum of 0."""
+    """`_row` where Problem.small holds: exponentials of the scores as they are; None stands for a maximum of 0."""
     keys, values = keys_values
     queries = p.queries(p.q, chunk, tile).mul(p.folded)
-    leaves = p.leaves(chunk, tile)
     row_sum = acc = None
     for block in p.blocks(chunk, tile):
         scores = scratch.product("scores", queries, p.take(keys, block).transpose(1, 2))
-        hide(scores.view(p.tile_shape(chunk, tile, block.width)), p.hidden(chunk, tile, leaves, block))
+        hide(scores.view(p.tile_shape(chunk, tile, block.width)), p.hidden(chunk, tile, block), finite=True)
         weights, block_values = scores.exp2_(), p.take(values, block)
         if acc is None:
             acc, row_sum = torch.bmm(weights, block_values), weights.sum(-1, keepdim=True)
         else:
             row_sum.add_(weights.sum(-1, keepdim=True))
             acc.baddbmm_(weights, block_values)
-    return torch.zeros_like(row_sum), row_sum, acc
+    return None, row_sum, acc

@@ -38,13 +38,13 @@ class Hidden:
         tile[..., self.columns].masked_fill_(self.lanes.hidden, value)
 
 
-def hide(tile: torch.Tensor, hidden: Iterable[Hidden]) -> None:
-    """Writes -inf into the hidden lanes of a tile [..., rows, keys], whatever they hold."""
+def hide(tile: torch.Tensor, hidden: Iterable[Hidden], finite: bool = False) -> None:
+    """Writes -inf into the hidden lanes of a tile [..., rows, keys], whatever they hold; `finite` promises that none is NaN."""
     for part in hidden:
         lanes = tile[..., part.columns]
         if lanes.device.type == "cpu":
             torch.minimum(lanes, part.lanes.ceiling, out=lanes)
-            if not lanes.sum().isnan():
+            if finite or not lanes.sum().isnan():
                 continue
         part.fill(tile, -math.inf)
 

@@ -242,46 +242,45 @@ class Problem:
         sizes = {Op.B: self.batch, Op.H: self.q_heads, Op.Q: self.q_len, Op.KV: self.kv_len}
         return proven_safe(self.score, sizes)
 
-    def edited(self, tile: torch.Tensor, leaves: dict, block: Block, hidden) -> torch.Tensor:
+    def edited(self, lanes: torch.Tensor, leaves: dict, block: Block, hidden) -> torch.Tensor:
         """The score graph on one tile of scores: full shape, compute type, contiguous, safe to write into.
 
         Raises LookupOutOfRange if a lane outside `hidden` depends on a lookup past the end of a capture."""
-        env = {**leaves, Op.KV: self.positions(block), Op.SCORE: tile}
+        env = {**leaves, Op.KV: self.positions(block), Op.SCORE: lanes}
         if self.lookups_safe:
             (result,) = program((self.score.graph.root,))(env, self.score.tensors, self.score.literals)
         else:
-            result = evaluate_visible(self.score, env, tile.shape, hidden)
-        return owned(result, tile)
+            result = evaluate_visible(self.score, env, lanes.shape, hidden)
+        return owned(result, lanes)
 
-    def hidden(self, chunk: Chunk, tile: QueryTile, leaves: dict, block: Block) -> list[Hidden]:
+    def hidden(self, chunk: Chunk, tile: QueryTile, block: Block) -> list[Hidden]:
         """What the mask hides of a block's PARTIAL segments."""
         if not block.partial:
             return []
         at = (chunk.mask_row, block.segments[0].begin)
         found = tile.hidden.get(at)
         if found is None:
-            found = self._evaluate_mask(chunk.mask_row, tile, leaves, block)
+            found = self._evaluate_mask(chunk, tile, block)
             tile.room -= sum(part.lanes.hidden.numel() for part in found)
             if tile.room >= 0:
                 tile.hidden[at] = found
         return found
 
-    def _evaluate_mask(self, mask_row: int, tile: QueryTile, leaves: dict, block: Block) -> list[Hidden]:
+    def _evaluate_mask(self, chunk: Chunk, tile: QueryTile, block: Block) -> list[Hidden]:
         column, found = 0, []
         for segment in block.segments:
             width = segment.end - segment.begin
             if segment.partial:
-                lanes = self._lanes(mask_row, tile, leaves, segment)
-                found.append(Hidden(slice(column, column + width), lanes))
+                found.append(Hidden(slice(column, column + width), self._lanes(chunk, tile, segment)))
             column += width
         return found
 
-    def _lanes(self, mask_row: int, tile: QueryTile, leaves: dict, segment: Segment) -> Lanes:
-        at = (mask_row, tile.first - segment.begin, tile.rows, segment.end - segment.begin)
+    def _lanes(self, chunk: Chunk, tile: QueryTile, segment: Segment) -> Lanes:
+        at = (chunk.mask_row, tile.first - segment.begin, tile.rows, segment.end - segment.begin)
         lanes = self._by_distance.get(at)
         if lanes is None:
             bound = self.mask.bound
-            env = {**leaves, Op.KV: self.kv_index[segment.begin:segment.end]}
+            env = {**self.leaves(chunk, tile), Op.KV: self.kv_index[segment.begin:segment.end]}
             (seen,) = program((bound.graph.root,))(env, bound.tensors, bound.literals)
             lanes = Lanes(torch.logical_not(seen).to(self.device), self.dtype)
             if self._relative and len(self._by_distance) < KEPT_DISTANCES:
