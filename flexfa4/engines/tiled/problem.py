@@ -159,7 +159,7 @@ class Problem:
                     yield Chunk(b, b + 1, kv_head, kv_head + 1, g, g + 1, mask_batch * self.mask.heads + h)
             return
         one_head = self.group * min(self.q_tile, self.q_len) * self.usual_width
-        many = max(1, BLOCK_ELEMENTS // max(1, one_head))
+        many = max(1, 2 * BLOCK_ELEMENTS // max(1, one_head))
         per_batch = self.kv_batch == 1 or (self.mask is not None and self.mask.batches > 1)
         batches = 1 if per_batch else max(1, many // self.kv_heads)
         heads = -(-self.kv_heads // -(-self.kv_heads // min(self.kv_heads, many)))       # as even as they can be

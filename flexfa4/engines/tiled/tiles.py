@@ -6,7 +6,8 @@ from dataclasses import dataclass
 PARTIAL, FULL = 1, 2            # flexfa4.sparsity.Kind, as found in the runs
 
 KV_TILE = 128
-# Rows times keys of one score block. 2^18 floats are 1 MiB: the block, its gradient and the operands of the next product stay
+# Rows times keys of one score block; 2^18 floats are 1 MiB. Up to two such blocks of short rows share a product, so that the
+# fixed cost of a tile is paid once for more heads. The block, its gradient and the operands of the next product stay
 # within a server core's share of L2 and L3.
 BLOCK_ELEMENTS = 1 << 18
 
