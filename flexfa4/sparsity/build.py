@@ -25,7 +25,7 @@ def build_spans(bound: BoundGraph, tiling: Tiling, transposed: bool = False, dat
     """
     if data is None:
         refiner = Refiner(on_host(bound), tiling, budget)
-        return refiner.refine(transposed), refiner.work
+        return refiner.spans(transposed), refiner.work
     states = data.states(tiling)
     if whole_mask:
         return spans_from_states(states, tiling, transposed), Work(tiles=states.size)

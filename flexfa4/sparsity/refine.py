@@ -1,6 +1,7 @@
 """Coarse to fine: squares of tiles are proven EMPTY or FULL by interval analysis, or cut into sixteen and looked at again."""
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,10 +13,12 @@ from flexfa4.ir.bound import BoundGraph
 
 from .cells import Cells, tile_cells
 from .exact import Settler
-from .spans import Kind, Spans, Tiling, spans_from_segments
+from .spans import Kind, Spans, Tiling, spans_from_segments, spans_from_states
 
 # An undecided square is cut into this many parts along each axis.
 _FAN = 4
+# A mask of at most so many tiles is looked at in one piece: a look has a cost of its own, about that of 50,000 tiles.
+_AT_ONCE = 1 << 17
 # Squares along each axis of the coarsest grid, at most: fewer levels for a small mask, fewer rows of large FULL
 # squares for a large one.
 _COARSEST_SMALL, _COARSEST_LARGE = 32, 8
@@ -66,21 +69,45 @@ class Refiner:
     def judge(self, cells: Cells) -> tuple[np.ndarray, np.ndarray, object]:
         """(empty, full, poison) of cells, bool [n]: what is certain. A cell that may depend on an out-of-range
         look-up is neither."""
-        self.work.analysed += len(cells)
+        return self._judge(cells, (len(cells),))
+
+    def _judge(self, cells: Cells, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, object]:
+        """`judge` of cells whose arrays broadcast to `shape`; so do the results."""
+        self.work.analysed += math.prod(shape)
         env = {Op.B: (cells.b, cells.b), Op.H: (cells.h, cells.h), Op.Q: (cells.q0, cells.q1), Op.KV: (cells.k0, cells.k1)}
         with np.errstate(all="ignore"):
             found = self.analysis.run(env)
         empty, full = negate(found.hi), found.lo
         if found.poison is not False:
             empty, full = empty & negate(found.poison), full & negate(found.poison)
-        shape = (len(cells),)
         return np.broadcast_to(empty, shape), np.broadcast_to(full, shape), found.poison
 
     def breaks(self) -> tuple[np.ndarray, np.ndarray]:
         """Positions along queries and keys at which the mask takes a new form."""
         return self.analysis.breaks(Op.Q), self.analysis.breaks(Op.KV)
 
-    def refine(self, transposed: bool) -> Spans:
+    def spans(self, transposed: bool) -> Spans:
+        """The kinds of all tiles."""
+        return self._all_at_once(transposed) if self.work.tiles <= _AT_ONCE else self._refine(transposed)
+
+    def _all_at_once(self, transposed: bool) -> Spans:
+        """Every tile in one look. Rows and columns of tiles are axes of their own, so that what depends on one of them alone, as a
+        look-up does, is worked out once for it."""
+        t = self.tiling
+        states = np.zeros((t.Bm * t.Hm, t.q_tiles, t.kv_tiles), np.uint8)
+        row, i, j = (np.arange(n) for n in states.shape)
+        cells = tile_cells(t, row[:, None, None], i[:, None], j, 1)
+        empty, full, poison = self._judge(cells, states.shape)
+        states[full] = Kind.FULL
+        undecided = np.flatnonzero(~(empty | full))
+        if undecided.size:
+            row, rest = np.divmod(undecided, t.q_tiles * t.kv_tiles)
+            i, j = np.divmod(rest, t.kv_tiles)
+            bad = poison if poison is False else np.broadcast_to(poison, states.shape).reshape(-1)[undecided]
+            states.reshape(-1)[undecided] = self.settler.kinds(tile_cells(t, row, i, j, 1), bad)
+        return spans_from_states(states.reshape(t.Bm, t.Hm, t.q_tiles, t.kv_tiles), t, transposed)
+
+    def _refine(self, transposed: bool) -> Spans:
         """Every tile, from the coarsest squares down."""
         segments = Segments()
         tiling = self.tiling
