@@ -94,11 +94,11 @@ class Refiner:
         """Every tile in one look. Rows and columns of tiles are axes of their own, so that what depends on one of them alone, as a
         look-up does, is worked out once for it."""
         t = self.tiling
-        states = np.zeros((t.Bm * t.Hm, t.q_tiles, t.kv_tiles), np.uint8)
-        row, i, j = (np.arange(n) for n in states.shape)
+        shape = (t.Bm * t.Hm, t.q_tiles, t.kv_tiles)
+        row, i, j = (np.arange(n) for n in shape)
         cells = tile_cells(t, row[:, None, None], i[:, None], j, 1)
-        empty, full, poison = self._judge(cells, states.shape)
-        states[full] = Kind.FULL
+        empty, full, poison = self._judge(cells, shape)
+        states = np.multiply(full, np.uint8(Kind.FULL), dtype=np.uint8)
         undecided = np.flatnonzero(~(empty | full))
         if undecided.size:
             row, rest = np.divmod(undecided, t.q_tiles * t.kv_tiles)

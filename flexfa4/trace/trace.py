@@ -2,10 +2,9 @@
 from __future__ import annotations
 
 import inspect
-import random
 import traceback
+import types
 
-import numpy as np
 import torch
 
 from ..errors import FlexError, TraceError
@@ -17,6 +16,7 @@ from .arrays import adopt_arrays
 from .dtypes import TO_TORCH
 from .lanes import Lanes, whole
 from .mode import TracingMode
+from .randomness import drew, generators
 from .recorder import Recorder, is_user_file, recording, refuse
 from .tracer import Traced
 
@@ -42,7 +42,7 @@ def record(fn, kind: str, score_dtype: DType = DType.F32) -> tuple[BoundGraph, R
     if not callable(fn):
         raise TraceError(f"{kind}_mod={fn!r}: expected a function {SIGNATURES[kind]}")
     recorder = Recorder(name)
-    before = random.getstate(), _numpy_state()
+    before = generators(fn)
     with recording(recorder):
         arguments = _arguments(fn, kind, score_dtype, f"{file}:{line}")
     with recording(recorder), TracingMode(recorder):
@@ -53,7 +53,7 @@ def record(fn, kind: str, score_dtype: DType = DType.F32) -> tuple[BoundGraph, R
             raise
         except Exception as error:
             raise _user_error(error, recorder, f"{file}:{line}") from error
-    if before[0] != random.getstate() or not _same_state(before[1], _numpy_state()):
+    if drew(before):
         raise refuse(f"{name} draws random numbers (Python's or numpy's random module): every position would get the same one, "
                      "and the backward pass another", "a captured tensor of random numbers drawn before the call",
                      f"{file}:{line}")
@@ -90,6 +90,8 @@ def arity(fn, kind: str) -> int:
 
 def _arguments(fn, kind: str, score_dtype: DType, where: str) -> list[Traced]:
     leaves = [Traced(node(op, (), score_dtype if op in (Op.SCORE, Op.OUT, Op.LSE) else DType.I64)) for op in ARGUMENTS[kind]]
+    if kind != "out" and _takes_just(fn, len(leaves)):
+        return leaves
     try:
         signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
     except (TypeError, ValueError):
@@ -104,6 +106,14 @@ def _arguments(fn, kind: str, score_dtype: DType, where: str) -> list[Traced]:
                          "with anything else bound by "
                          "a closure, a default value or functools.partial.") from None
     return leaves
+
+
+def _takes_just(fn, count: int) -> bool:
+    """True for a plain function of `count` positional arguments, which most are: it needs no signature object."""
+    if type(fn) is not types.FunctionType:
+        return False
+    code, plain = fn.__code__, inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    return code.co_argcount == count and not code.co_kwonlyargcount and not code.co_flags & plain
 
 
 def _shown(signature: inspect.Signature) -> str:
@@ -168,14 +178,6 @@ def _finish(recorder: Recorder, kind: str, root: Node, file: str, line: int) -> 
     graph = Graph(kind, root, tuple(recorder.captures[i] for i in loads), tuple(recorder.slots[i] for i in slots))
     origin = Origin(recorder.name, file, line, tuple(recorder.capture_names[i] for i in loads), dict(lines))
     return BoundGraph(graph, tuple(recorder.tensors[i] for i in loads), tuple(recorder.literals[i] for i in slots), origin)
-
-
-def _numpy_state():
-    return np.random.get_state()
-
-
-def _same_state(a, b) -> bool:
-    return a[2] == b[2] and a[3] == b[3] and bool((a[1] == b[1]).all())
 
 
 def _user_error(error: Exception, recorder: Recorder, where: str) -> TraceError:
