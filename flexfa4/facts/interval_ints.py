@@ -81,8 +81,9 @@ def floordiv(space: Space, n: Node, a: Interval, b: Interval) -> Interval | None
 
 def truncdiv(space: Space, n: Node, a: Interval, b: Interval) -> Interval | None:
     def divide(x, y):
-        quotient = abs(x) // abs(y)
-        return space.where((x < 0) ^ (y < 0), -quotient, quotient)
+        # Not by way of abs: the least number of a type has none. A remainder that wraps is still 0 only where it is 0.
+        quotient = x // y
+        return quotient + ((x - quotient * y != 0) & ((x < 0) ^ (y < 0)))
 
     return _corner_quotients(space, n, a, b, divide)
 

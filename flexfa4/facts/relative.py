@@ -16,8 +16,8 @@ _LARGE = 1 << 40
 @lru_cache(maxsize=256)
 def is_relative(graph: Graph) -> bool:
     """True if the graph's value at (q + n, kv + n) is its value at (q, kv) for every n, given the same b and h, and literals for
-    which `small_literals` holds. Lookups are taken as different at each position."""
-    if any(n.op is Op.LOAD for n in topological(graph.root)):
+    which `small_literals` holds. Look-ups are taken as different at each position, unless they have no index."""
+    if any(n.op is Op.LOAD and n.args for n in topological(graph.root)):
         return False
     forms = affine_forms(graph.root)
     relative: dict[Node, bool] = {}
@@ -47,12 +47,12 @@ def _of_distance(n: Node, forms: dict[Node, Affine | None]) -> bool:
 def _sums_only(form: Affine) -> bool:
     """True for +-q, +-kv, or both, plus a plain number: what `small_literals` is enough for."""
     coefs = (form.q_coef, form.kv_coef)
-    plain = form.rest.op in (Op.CONST, Op.SLOT) or _is_sum_of_numbers(form.rest)
+    plain = _is_sum_of_numbers(form.rest)
     return form.scale is None and all(isinstance(c, int) and abs(c) <= 1 for c in coefs) and plain
 
 
 def _is_sum_of_numbers(n: Node) -> bool:
-    """At most a few numbers added, subtracted or negated."""
+    """At most a few numbers, the batch or the head added, subtracted or negated."""
     nodes = list(topological(n))
     return len(nodes) <= 8 and all(
-        x.op in (Op.SLOT, Op.ADD, Op.SUB, Op.NEG) or x.op is Op.CONST and abs(x.attr) < _LARGE for x in nodes)
+        x.op in (Op.B, Op.H, Op.SLOT, Op.ADD, Op.SUB, Op.NEG) or x.op is Op.CONST and abs(x.attr) < _LARGE for x in nodes)

@@ -11,6 +11,7 @@ from flexfa4.facts.interval_values import Space, negate
 from flexfa4.ir import Op
 from flexfa4.ir.bound import BoundGraph
 
+from . import diagonals
 from .cells import Cells, tile_cells
 from .exact import Settler
 from .spans import Kind, Spans, Tiling, spans_from_segments, spans_from_states
@@ -88,11 +89,15 @@ class Refiner:
 
     def spans(self, transposed: bool) -> Spans:
         """The kinds of all tiles."""
+        if diagonals.applies(self.bound, self.tiling, transposed):
+            found = diagonals.diagonal_spans(self._kinds, self.tiling, transposed)
+            if found is not None:
+                return found
         return self._all_at_once(transposed) if self.work.tiles <= _AT_ONCE else self._refine(transposed)
 
     def _all_at_once(self, transposed: bool) -> Spans:
-        """Every tile in one look. Rows and columns of tiles are axes of their own, so that what depends on one of them alone, as a
-        look-up does, is worked out once for it."""
+        """Every tile in one look. Rows and columns of tiles are axes of their own, so that what depends on one of them alone, as
+        a look-up does, is worked out once for it."""
         t = self.tiling
         shape = (t.Bm * t.Hm, t.q_tiles, t.kv_tiles)
         row, i, j = (np.arange(n) for n in shape)
@@ -174,13 +179,17 @@ class Refiner:
 
     def classify(self, row: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
         """The kinds of given tiles, uint8 [n]."""
-        kinds = np.empty(row.size, np.uint8)
-        for first in range(0, row.size, _BATCH):
-            part = slice(first, first + _BATCH)
-            cells = tile_cells(self.tiling, row[part], i[part], j[part], 1)
-            empty, full, poison = self.judge(cells)
-            kinds[part] = np.where(full, np.uint8(Kind.FULL), np.uint8(Kind.EMPTY))
+        return self._kinds(tile_cells(self.tiling, row, i, j, 1))
+
+    def _kinds(self, cells: Cells) -> np.ndarray:
+        """The kinds of cells of at most a tile's size, uint8 [n]."""
+        kinds = np.empty(len(cells), np.uint8)
+        for first in range(0, len(cells), _BATCH):
+            part = cells if len(cells) <= _BATCH else cells.take(slice(first, first + _BATCH))
+            empty, full, poison = self.judge(part)
+            kinds[first:first + _BATCH] = np.multiply(full, np.uint8(Kind.FULL), dtype=np.uint8)
             undecided = np.flatnonzero(~(empty | full))
-            bad = poison if poison is False else np.broadcast_to(poison, (len(cells),))[undecided]
-            kinds[first + undecided] = self.settler.kinds(cells.take(undecided), bad)
+            if undecided.size:
+                bad = poison if poison is False else np.broadcast_to(poison, (len(part),))[undecided]
+                kinds[first + undecided] = self.settler.kinds(part.take(undecided), bad)
         return kinds

@@ -96,6 +96,18 @@ def test_division_and_remainder_are_exact_inside_one_period():
     assert over(node(Op.LT, (ints(Op.MOD, Q, 64), const(63, I64)), BOOL), (low, high), (0, 0)) == (False, True)
 
 
+@pytest.mark.parametrize("divisor", [-2**63, 2**63 - 1, -7, 7])
+@pytest.mark.parametrize("op", [Op.TRUNCDIV, Op.FLOORDIV, Op.FMOD, Op.MOD])
+def test_division_by_numbers_at_the_end_of_the_type(op, divisor):
+    slot = bound_of(node(op, (ints(Op.SUB, KV, 3), node(Op.SLOT, (), I64, 0)), I64), (), (divisor,), (I64,))
+    at = torch.arange(8)
+    found = bounds(slot, {Op.Q: (0, 0), Op.KV: (at, at)})
+    value = {Op.TRUNCDIV: lambda x: torch.div(x, divisor, rounding_mode="trunc"), Op.FLOORDIV: lambda x: x // divisor,
+             Op.FMOD: lambda x: torch.fmod(x, divisor), Op.MOD: lambda x: x % divisor}[op](at - 3)
+    assert (found.lo <= value).all() and (value <= found.hi).all()
+    assert op is Op.FMOD or torch.equal(found.lo.expand(8), value)
+
+
 def test_equal_nodes_are_equal():
     x = ints(Op.MOD, ints(Op.MUL, Q, KV), 7)
     assert over(node(Op.EQ, (x, x), BOOL), (0, 100), (0, 100)) == (True, True)
