@@ -9,7 +9,7 @@ import tempfile
 import weakref
 from dataclasses import dataclass
 
-from . import build, native
+from . import build, native, replay
 from .errors import EmulatorError
 
 _ATTRIBUTE_CLUSTER = 4  # cudaLaunchAttributeClusterDimension
@@ -131,12 +131,14 @@ class Options:
 
 
 class Device:
-    """What `with device(...)` gives. `.launches`: one `Launch` for each kernel that ran. `.error`: what stopped one, if any."""
+    """What `with device(...)` gives. `.launches`: one `Launch` for each kernel that ran. `.error`: what stopped one, if any.
+    `.recorded`: None, or a list that receives a `replay.Recorded` for each launch."""
 
     def __init__(self, arch: str, options: Options):
         self.arch, self.options = arch, options
         self.launches: list[native.Launch] = []
         self.error: BaseException | None = None
+        self.recorded: list[replay.Recorded] | None = None
         self._ranges: list[tuple[int, int]] = []
         self._keep: list = []
 
@@ -171,11 +173,20 @@ class Device:
                 attrs = ctypes.cast(c.attrs, ctypes.POINTER(_Attribute))
                 cluster = next((tuple(attrs[i].value[:3]) for i in range(c.nattrs) if attrs[i].id == _ATTRIBUTE_CLUSTER), cluster)
             params = parameter_buffer(loaded.program.kernel, args)
-            launch = run_loaded(loaded, tuple(c.grid), tuple(c.block), cluster, c.smem, params, self.options, self._ranges)
-            self.launches.append(launch)
+            shape = (tuple(c.grid), tuple(c.block), cluster, c.smem)
+            record = self._record(loaded, shape, params) if self.recorded is not None else None
+            self.launches.append(run_loaded(loaded, *shape, params, self.options, self._ranges))
+            if record:
+                record.after = replay.memory(record.ranges)
+                self.recorded.append(record)
         except BaseException as e:  # an exception cannot cross the C frames: `check` and `__exit__` raise it
             self.error = e
         return 0
+
+    def _record(self, loaded, shape, params) -> replay.Recorded:
+        ranges = sorted(set(self._ranges))
+        raw = ctypes.string_at(params[0], params[1])
+        return replay.Recorded(loaded.ptx, *shape, raw, ranges, replay.memory(ranges), keep=list(self._keep))
 
 
 def parameter_buffer(kernel, args):
@@ -207,6 +218,17 @@ def run_loaded(loaded, grid, block, cluster, smem, params, options: Options, ran
     config.params, config.param_bytes = params[0], params[1]
     config.ranges, config.nranges = ctypes.addressof(flat), len(merged)
     return loaded.launch(config)
+
+
+def run_recorded(record: replay.Recorded, ptx: str | None = None, **options) -> tuple[native.Launch, list[bytes]]:
+    """Runs a recorded launch again from the memory it found, perhaps with other PTX of the same parameters. options: those of
+    `device`. Returns the launch and the bytes it left; raises what a launch raises."""
+    for (begin, end), content in zip(record.ranges, record.before):
+        ctypes.memmove(begin, content, end - begin)
+    loaded = native.load(record.ptx if ptx is None else ptx)
+    shape = (record.grid, record.block, record.cluster, record.smem)
+    launch = run_loaded(loaded, *shape, replay.parameters(record.params), Options(**options), record.ranges)
+    return launch, replay.memory(record.ranges)
 
 
 class _Compile:

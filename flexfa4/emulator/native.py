@@ -97,6 +97,7 @@ class Loaded:
     """A decoded program inside the core."""
 
     def __init__(self, ptx: str, entry: str | None = None):
+        self.ptx = ptx
         self.program: Program = Decoder(find_kernel(ptx, entry), handler_table()).run()
         p = self.program
         fills = (_Fill * max(1, len(p.fills)))(*[_Fill(int(o), int(k), int(v), int(w), 0) for o, k, v, w in p.fills])

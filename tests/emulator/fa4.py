@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from flexfa4 import emulator
 
 
-def setup(arch: str) -> None:
-    """Before anything imports cutlass. arch: "sm_90a" or "sm_100a"; one per process."""
+def setup(arch: str, sms: int = 8) -> None:
+    """Before anything imports cutlass. arch: "sm_90a" or "sm_100a"; one per process. sms: what persistent kernels size themselves by."""
     sys.argv = sys.argv[:1]  # the DSL parses the options of the process
     emulator.prepare(arch)
     os.environ["FLASH_ATTENTION_ARCH"] = arch.rstrip("a")
-    os.environ["FLASH_ATTENTION_NUM_SMS"] = "8"
+    os.environ["FLASH_ATTENTION_NUM_SMS"] = str(sms)
     import cutlass.cute as cute
     import cutlass.cute.runtime as runtime
     import cutlass.utils as utils
@@ -27,10 +27,10 @@ def setup(arch: str) -> None:
             pass
 
         def get_device_multiprocessor_count(self):
-            return 8
+            return sms
 
         def get_max_active_clusters(self, cluster_size=1, **_):
-            return max(1, 8 // cluster_size)
+            return max(1, sms // cluster_size)
 
     utils.HardwareInfo = HardwareInfo
     utils.hardware_info.HardwareInfo = HardwareInfo

@@ -50,7 +50,7 @@ Result barrier(Warp &w, const Ins &I, u32 id, u32 threads, bool wait) {
     b.expected = threads;
     b.count += 32;
     if (b.count > threads) w.M->fail("barrier", I, fmt("barrier %u: %u arrivals for %u threads", id, b.count, threads), &w);
-    if (w.M->hb) w.M->hb->meet(w, w.cta->order->named[id], I);
+    if (w.M->hb) w.M->hb->meet(w, w.cta->order->named[id], wait, I);
     if (b.count == threads) {
         b.count = 0;
         if (w.M->hb) {
@@ -83,7 +83,7 @@ Result cluster_arrive(Warp &w, const Ins &I) {
     w.in_cluster_bar = true;
     w.cluster_gen = c.bar_gen;
     c.bar_count += 32;
-    if (w.M->hb) w.M->hb->meet(w, c.order->meeting, I);
+    if (w.M->hb) w.M->hb->meet(w, c.order->meeting, true, I);
     if (c.bar_count == c.threads) {
         c.bar_count = 0;
         if (w.M->hb) c.order->meeting.complete(c.bar_gen);
@@ -138,6 +138,10 @@ Result proxy_fence(Warp &w, const Ins &) {
                 if (d == w.uid % 255 + 1) d = 0;
     return NEXT;
 }
+template <bool AFTER> Result tensor_fence(Warp &w, const Ins &) {
+    if (w.M->hb) w.M->hb->tensor_fence(w, AFTER);
+    return NEXT;
+}
 Result init_fence(Warp &w, const Ins &) {
     if (w.M->hb) w.M->hb->init_fence(w);
     return NEXT;
@@ -174,9 +178,9 @@ void define_control() {
         def(std::string("fence.") + s, "", proxy_fence);
     def("fence.mbarrier_init.release.cluster", "", init_fence);
     for (const char *s : {"membar.gl", "membar.cta", "membar.sys"}) def(s, "", fence);
-    for (const char *s : {"griddepcontrol.wait", "griddepcontrol.launch_dependents", "fence.proxy.alias",
-                          "tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync"})
-        def(s, "", nop);
+    for (const char *s : {"griddepcontrol.wait", "griddepcontrol.launch_dependents", "fence.proxy.alias"}) def(s, "", nop);
+    def("tcgen05.fence::before_thread_sync", "", tensor_fence<false>);
+    def("tcgen05.fence::after_thread_sync", "", tensor_fence<true>);
     for (const char *o : {"sc", "acq_rel", "acquire", "release"})
         for (const char *s : {"cta", "cluster", "gpu", "sys"}) def(std::string("fence.") + o + "." + s, "", fence);
     def("prefetch.tensormap", "a", nop);

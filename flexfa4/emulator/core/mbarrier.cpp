@@ -148,7 +148,9 @@ template <bool STATE, bool BLOCK> Result wait(Warp &w, const Ins &I) {
             if (over && w.M->hb && p.off != known) w.M->hb->wait(w, p.cta, p.off, I);
             if (over) known = p.off;
         }
-    if (BLOCK && done == 0 && !w.timeout) return BLOCKED;
+    // try_wait may give up at any time (PTX ISA, mbarrier.try_wait); so it does now and then, but for seed 0.
+    bool gives_up = w.timeout || (w.M->cfg.seed && w.M->rng() % 4 == 0);
+    if (BLOCK && done == 0 && !gives_up) return BLOCKED;
     w.timeout = false;
     w.putp(I.o[0], done);
     return NEXT;

@@ -63,34 +63,51 @@ void Order::check_exit(Cta &c) {
                           "a CTA may exit while this copy still reads its shared memory: no cp.async.bulk.wait_group follows it "
                           "(PTX ISA, cp.async.bulk.wait_group)");
     }
-    for (BarOrder &b : c.order->bars) {
-        u32 at = (u32)((&b - c.order->bars.data()));
-        u32 off = 0;
-        for (u32 i = 0; i < c.bar_index.size(); i++)
-            if (c.bar_index[i] == (s32)at) off = i * 8;
-        std::string key = fmt("mbarrier 0x%x of CTA rank %u", off - SMEM_BASE, c.rank);
+    for (BarOrder &b : c.order->bars)
         for (auto &r : b.remote)
             if (known.at(r.comp) < r.time)
-                shadow.report("exit", *r.ins, key + std::to_string(r.ins->line),
-                              "arrives on " + key +
-                                  ", which may have exited before: nothing in that CTA waits for this arrival "
-                                  "(PTX ISA, mbarrier: shared memory of an exited CTA)");
-        if (!strict) continue;
+                shadow.report(
+                    "exit", *r.ins, fmt("%u %u %d", b.off, c.rank, r.ins->line),
+                    fmt("arrives on mbarrier 0x%x of CTA rank %u, which may have exited before: nothing in that CTA waits "
+                        "for this arrival (PTX ISA, mapa: shared memory of a CTA that has exited)",
+                        b.off - SMEM_BASE, c.rank));
+    if (strict) check_pairs(c);
+}
+// What a barrier was left with: nothing requires it to be otherwise, but every wait of a pipeline's tail shows here.
+void Order::check_pairs(Cta &c) {
+    const Clock &known = c.order->exit.seen;
+    for (BarOrder &b : c.order->bars) {
+        std::string name = fmt("mbarrier 0x%x of CTA rank %u", b.off - SMEM_BASE, c.rank);
         for (auto &r : b.engine)
             if (known.at(r.comp) < r.time)
-                shadow.report("exit", *r.ins, key + std::to_string(r.ins->line),
-                              "may signal " + key + " after that CTA has exited: nothing waits for it");
-        if (b.phases > b.first && known.at(b.comp) < b.phases && b.last)
-            shadow.report("unawaited", *b.last, key,
-                          "completes the last phase of " + key + ", and no thread of the CTA waited for it");
+                shadow.report("unawaited", *r.ins, name + std::to_string(r.ins->line),
+                              "may signal " + name + " after that CTA has exited: nothing waits for it");
+        if (!b.last && b.waiter)
+            shadow.report("unawaited", *b.waiter, name, "waits for " + name + ", where nothing ever arrives");
+        if (!b.last) continue;
+        if (!b.waiter)
+            shadow.report("unawaited", *b.last, name, "arrives on " + name + ", which no thread ever waits for");
+        else if (b.phases > b.first && known.at(b.comp) < b.phases)
+            shadow.report("unawaited", *b.last, name,
+                          "completes the last phase of " + name + ", and no thread of the CTA waited for it");
     }
+    for (u32 i = 0; i < 16; i++)
+        if (c.named[i].count)
+            shadow.report(
+                "unawaited", *c.order->named[i].last, std::to_string(i),
+                fmt("barrier %u is left with %u of %u arrivals when the CTA exits", i, c.named[i].count, c.named[i].expected));
 }
 
 // ---- what a thread publishes
-// One lane speaks: accesses of the others count up to the last barrier of the warp (PTX ISA, bar.warp.sync). tcgen05.wait and the
-// engines are waited for by the whole warp.
+// One lane speaks: accesses of the others count up to the last barrier of the warp (PTX ISA, bar.warp.sync). Strictly, so do
+// their accesses of tensor memory; tcgen05.wait is otherwise taken to speak for the warp.
 void Order::one_lane(Warp &w, Clock &c, u32 before) {
-    if (__builtin_popcount(w.m) == 1 && w.m != w.live) c.lower(w.order->many, std::max(before, w.order->synced));
+    WarpOrder &o = *w.order;
+    if (__builtin_popcount(w.m) != 1 || w.m == w.live) return;
+    c.lower(o.many, std::max(before, o.synced));
+    if (!strict) return;
+    c.lower(o.tmem_load, o.loads_synced);
+    c.lower(o.tmem_store, o.stores_synced);
 }
 void Order::release(Warp &w, View &into, const Ins &I) {
     View v = I.sem & SEM_RELAXED ? w.order->released : w.order->view;
@@ -111,7 +128,10 @@ void Order::tick(Warp &w) {
 }
 void Order::warp_barrier(Warp &w) {
     tick(w);
-    w.order->synced = shadow.now[w.order->many];
+    WarpOrder &o = *w.order;
+    o.synced = shadow.now[o.many];
+    o.loads_synced = o.view.seen.at(o.tmem_load);
+    o.stores_synced = o.view.seen.at(o.tmem_store);
 }
 
 // ---- mbarriers
@@ -125,6 +145,7 @@ void Order::bar_init(Warp &w, Cta *c, u32 off, const Ins &I) {
     b.init_comp = w.order->init;
     b.init_time = shadow.now[w.order->init];
     b.init_line = I.line;
+    b.off = off;
     b.now.clear();
     b.done.clear();
 }
@@ -180,6 +201,7 @@ void Order::flip(Cta *c, const MBar &m) {
 void Order::wait(Warp &w, Cta *c, u32 off, const Ins &I) {
     used(w.order->view, c, off, false, I);
     const View &v = bar(c, off).done;
+    bar(c, off).waiter = &I;
     if (I.sem & SEM_RELAXED)
         w.order->observed.join(v);
     else
@@ -187,7 +209,16 @@ void Order::wait(Warp &w, Cta *c, u32 off, const Ins &I) {
 }
 
 // ---- barriers and fences
-void Order::meet(Warp &w, Meeting &m, const Ins &I) {
+void Order::meet(Warp &w, Meeting &m, bool waits, const Ins &I) {
+    if (!waits) { // an arrive and a sync of one warp may count twice; two arrives cannot be meant
+        if (std::find(m.here.begin(), m.here.end(), &w) != m.here.end())
+            shadow.report("barrier", I, std::to_string(I.line),
+                          fmt("warp %d arrives twice before the barrier completes: another participant did not come "
+                              "(PTX ISA, barrier{.cta})",
+                              w.id));
+        m.here.push_back(&w);
+    }
+    m.last = &I;
     m.now.join(I.sem & SEM_RELAXED ? w.order->released : w.order->view);
     warp_barrier(w);
 }

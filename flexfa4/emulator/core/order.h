@@ -59,7 +59,8 @@ struct alignas(64) Granule { // 16 bytes of shared or global memory, or a column
 struct AsyncOrder { // what asynchronous work knew when it was issued, and the component and time that its completion proves
     View view;
     u32 comp = 0, time = 0;
-    u32 read_comp = 0, read_time = 0; // of a bulk store: its reads alone
+    u32 read_comp = 0, read_time = 0;  // of a bulk store: its reads alone
+    const WarpOrder *issuer = nullptr; // of tcgen05.mma
 };
 struct Look { // an access about to be made
     const View *view;
@@ -71,8 +72,9 @@ struct Look { // an access about to be made
     u32 own = 0;        // accesses of this component are in order with it
     bool async = false; // through the asynchronous proxy
     bool record = true;
-    bool same = false;            // a write of what is there already
-    u64 at = 0, fine[2] = {0, 0}; // fine: accesses found in order before
+    bool same = false;                 // a write of what is there already
+    const WarpOrder *tensor = nullptr; // strict: the warp that accesses tensor memory
+    u64 at = 0, fine[2] = {0, 0};      // fine: accesses found in order before
 };
 
 // The sources of accesses and the memory of what each did last.
@@ -84,7 +86,8 @@ struct Shadow {
         bool generic;
     };
     std::vector<Source> sources{{"", false}};
-    std::vector<u32> now{0}, spare; // time of each component, also of those given back: a new owner goes on from there
+    std::vector<u32> tensor_before{0}; // of each component, its time at the last tcgen05.fence::before_thread_sync
+    std::vector<u32> now{0}, spare;    // time of each component, also of those given back: a new owner goes on from there
     std::unordered_map<const Granule *, std::vector<u64>> overflow;
     std::unordered_map<u64, std::vector<Granule>> pages; // global memory by 4 KiB
     std::unordered_set<std::string> said;
@@ -100,6 +103,7 @@ struct Shadow {
 
   private:
     bool ordered(u64 other, Look &L);
+    void check_tensor_fence(u64 other, Look &L);
     u64 settle(u64 other, Look &L, u64 mine);
     void slow(Granule &g, Look &L, u64 mine);
 };
@@ -107,26 +111,30 @@ struct Shadow {
 struct BarOrder { // beside Cta::bars
     u32 comp = 0, init_comp = 0, init_time = 0;
     s32 init_line = 0;
-    u32 phases = 0, first = 0; // completed ones; at init
-    View now, done;            // arrivals of the current phase; of the last completed one
+    u32 off = 0, phases = 0, first = 0; // phases: completed ones; first: at init
+    View now, done;                     // arrivals of the current phase; of the last completed one
     struct Arrival {
         u32 comp, time;
         const Ins *ins;
     };
-    std::vector<Arrival> remote, engine; // the last arrival of each other CTA's warp; of each tcgen05 engine
-    const Ins *last = nullptr;
+    std::vector<Arrival> remote, engine;          // the last arrival of each other CTA's warp; of each tcgen05 engine
+    const Ins *last = nullptr, *waiter = nullptr; // the last instructions that arrived and that waited
 };
-struct Meeting {       // a barrier of a CTA or of a cluster
+struct Meeting {                    // a barrier of a CTA or of a cluster
+    std::vector<const Warp *> here; // warps that arrived, and did not wait, in this generation
+    const Ins *last = nullptr;
     View now, done[8]; // done by generation: a slow warp may leave after later generations completed
     void complete(u64 generation) {
         done[generation & 7] = now;
         now.clear();
+        here.clear();
     }
 };
 struct WarpOrder {
+    Clock tensor;                  // seen at the last tcgen05.fence::after_thread_sync
     View view, released, observed; // released: as of the last fence, what relaxed operations publish; observed: by relaxed reads
-    u32 many = 0, one = 0, init = 0; // components
-    u32 synced = 0;                  // time of `many` at the last barrier that all lanes took part in
+    u32 many = 0, one = 0, init = 0;                     // components
+    u32 synced = 0, loads_synced = 0, stores_synced = 0; // `many`, `tmem_load`, `tmem_store` at the warp's last barrier
     u32 mma = 0, tmem_store = 0, tmem_load = 0, bulk_read = 0, bulk_write = 0, copies = 0, wgmma = 0, wgmma_time = 0;
     const Ins *bulk_ins = nullptr;
     std::shared_ptr<AsyncOrder> copy; // shared by the lanes of one cp.async
@@ -168,9 +176,9 @@ struct Order {
     void wait(Warp &w, Cta *c, u32 off, const Ins &I);
     void signal(const Async &a, Cta *c, u32 off); // asynchronous work arrives or completes bytes
     void flip(Cta *c, const MBar &b);
-    void meet(Warp &w, Meeting &m, const Ins &I);        // arrives
-    void met(Warp &w, const Meeting &m, u64 generation); // leaves
-    void tick(Warp &w);                                  // after publishing
+    void meet(Warp &w, Meeting &m, bool waits, const Ins &I); // arrives
+    void met(Warp &w, const Meeting &m, u64 generation);      // leaves
+    void tick(Warp &w);                                       // after publishing
     void warp_barrier(Warp &w);
     void proxy_fence(Warp &w);
     void init_fence(Warp &w);
@@ -201,6 +209,7 @@ struct Order {
     void wgmma(Warp &w, Async &a);
     void tmem_stored(Warp &w);
     void tmem_loaded(Warp &w);
+    void tensor_fence(Warp &w, bool after);
 
     // ---- registers of wgmma and tcgen05.ld
     void registers(Warp &w, const Ins &I);
@@ -213,6 +222,7 @@ struct Order {
     void one_lane(Warp &w, Clock &c, u32 before = 0);
     void used(const View &v, Cta *c, u32 off, bool async, const Ins &I);
     void check_exit(Cta &c);
+    void check_pairs(Cta &c);
     BarOrder &bar(Cta *c, u32 off) { return c->order->bars[(size_t)c->bar_index[off / 8]]; }
     u32 engine(Warp &w, u32 &comp, const char *what);
     Look look(Warp &w, Cta *c, const char *space, bool write, const Ins &I);

@@ -49,6 +49,7 @@ void Order::tmem(Warp &w, u32 lo, u32 hi, bool write, const Ins &I) {
         L.own = comp;
     else if (!strict)
         o.view.raise(comp, t); // the reading of registers waits for the load
+    if (strict) L.tensor = &o;
     columns(shadow, w.cta, lo, hi, w.id % 4, w.id % 4 + 1, L);
 }
 void Order::tmem_alloc(Cta &c, u32 lo, u32 hi) {
@@ -61,6 +62,13 @@ void Order::tmem_free(Warp &w, u32 lo, u32 hi, const Ins &I) {
 }
 void Order::tmem_stored(Warp &w) {
     if (w.order->tmem_store) w.order->view.raise(w.order->tmem_store, shadow.now[w.order->tmem_store]);
+}
+void Order::tensor_fence(Warp &w, bool after) {
+    WarpOrder &o = *w.order;
+    if (after)
+        o.tensor = o.view.seen;
+    else
+        for (u32 comp : {o.tmem_store, o.tmem_load}) shadow.tensor_before[comp] = shadow.now[comp];
 }
 void Order::tmem_loaded(Warp &w) {
     WarpOrder &o = *w.order;
@@ -135,12 +143,14 @@ void Order::global_async(const Async &a, u64 address, u64 bytes, bool write, boo
 // ---- tensor cores
 void Order::mma(Warp &w, Async &a) {
     snapshot(w, a);
+    a.order->issuer = w.order.get();
     a.order->time = engine(w, w.order->mma, "tcgen05.mma");
     a.order->comp = w.order->mma;
 }
 void Order::commit(Warp &w, Async &a) {
     mma(w, a);
     used(a.order->view, a.bar_cta, a.bar, true, *a.ins);
+    bar(a.bar_cta, a.bar).last = a.ins;
 }
 void Order::wgmma(Warp &w, Async &a) {
     snapshot(w, a);
@@ -156,5 +166,6 @@ void Order::accumulator(const Async &a, Cta *c, u32 lo, u32 hi, bool write) {
     Look L = async_look(a, c, "tensor column", shadow.access(a.order->comp, a.order->time, *a.ins, write));
     L.async = false; // tensor memory has no proxies
     L.own = a.order->comp;
+    if (strict) L.tensor = a.order->issuer;
     columns(shadow, c, lo, hi, 0, 4, L);
 }

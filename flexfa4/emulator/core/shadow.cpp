@@ -16,6 +16,7 @@ u32 Shadow::component(std::vector<u32> &owner, const std::string &name, bool gen
             throw EmuError("races", "more warps and mbarriers than race checks can tell apart: fewer sms, or races=False");
         sources.push_back({name, generic});
         now.push_back(0);
+        tensor_before.push_back(0);
     }
     owner.push_back(c);
     tick(c);
@@ -42,6 +43,7 @@ bool Shadow::ordered(u64 x, Look &L) {
     if (c == L.own) return true;
     bool raced = L.view->seen.at(c) < time(x);
     bool unfenced = !raced && L.async && (x & WRITE) && sources[c].generic && L.view->fenced.at(c) < time(x);
+    if (!raced && L.tensor) check_tensor_fence(x, L);
     if (!raced && !unfenced) return true;
     const Ins &other = M.P->ins[ins(x)];
     std::string where =
@@ -60,6 +62,20 @@ bool Shadow::ordered(u64 x, Look &L) {
                who + verb + " " + where + " through the asynchronous proxy" + rest +
                    " through the generic one, with no fence.proxy.async between (PTX ISA, Async proxy)");
     return false;
+}
+// Tensor memory that passes from one thread to another needs a fence on both sides of what orders them; tcgen05.commit is one.
+void Shadow::check_tensor_fence(u64 x, Look &L) {
+    u32 c = comp(x);
+    const WarpOrder &w = *L.tensor;
+    if (c == w.tmem_store || c == w.tmem_load || c == w.mma) return;
+    bool before = tensor_before[c] >= time(x) || sources[c].name.rfind("tcgen05.mma", 0) == 0;
+    if (before && w.tensor.at(c) >= time(x)) return;
+    report("order", *L.ins, fmt("tensor %d %d", L.ins->line, before),
+           fmt("tensor column 0x%llx was last used by %s at line %d, with no tcgen05.fence::%s_thread_sync %s (PTX ISA, tcgen05 "
+               "memory "
+               "consistency model)",
+               (unsigned long long)L.at, sources[c].name.c_str(), M.P->ins[ins(x)].line, before ? "after" : "before",
+               before ? "since in this thread" : "behind it"));
 }
 // What is left of the earlier access `x` once `mine` has been made.
 u64 Shadow::settle(u64 x, Look &L, u64 mine) {

@@ -45,6 +45,7 @@ void take_columns(Cta *c, u32 at, u32 n) {
     }
     std::memset(c->tmem_used.data() + at, 1, n);
     for (u32 i = at * TMEM_LANES; i < (at + n) * TMEM_LANES; i++) c->tmem[i] = 0x7fffffffu;
+    if (c->M->hb) c->M->hb->tmem_alloc(*c, at, at + n);
 }
 template <int GROUP> Result alloc(Warp &w, const Ins &I) {
     u32 n = w.r(I.o[3])[w.leader()];
@@ -74,10 +75,7 @@ template <int GROUP> Result alloc(Warp &w, const Ins &I) {
     }
     Place p = shared_place(w, (u32)w.addr(I.o, w.leader()), I);
     std::memcpy(p.cta->at(p.off, 4, "tcgen05.alloc", I), &at, 4);
-    if (w.M->hb) {
-        w.M->hb->shared(w, p.cta, p.off, 4, true, I);
-        w.M->hb->tmem_alloc(*w.cta, at, at + n);
-    }
+    if (w.M->hb) w.M->hb->shared(w, p.cta, p.off, 4, true, I);
     w.M->progress++;
     w.M->epoch++;
     return NEXT;
@@ -336,6 +334,7 @@ template <int GROUP, bool MULTI> Result commit(Warp &w, const Ins &I) {
                     Machine *M = w.M;
                     const Ins *ins = &I;
                     a->run = [=] { mbar_arrive(*M, c, off, 1, *ins); };
+                    c->bar(off, I);
                     if (M->hb) M->hb->commit(w, *a);
                     M->issue(a);
                 }

@@ -1,0 +1,137 @@
+"""Is each synchronisation statement of a kernel needed, and would its absence be seen? Deletes one at a time and looks.
+
+`sites(ptx)` lists the statements, `without(ptx, site)` deletes one, `Judge(records)` runs a mutant under several schedules and says
+what gave it away."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import native
+from .driver import run_recorded
+from .errors import EmulatorError
+from .ptx.syntax import GUARD, STATEMENT, blank_comments, find_kernel
+from .replay import Recorded
+
+# What is deleted, by the first pattern that fits the opcode.
+KINDS = {
+    "tcgen05.wait::ld": r"tcgen05\.wait::ld",
+    "setmaxnreg": r"setmaxnreg",
+    "mbarrier wait": r"mbarrier\.(try|test)_wait",
+    "mbarrier arrive": r"mbarrier\.(arrive|expect_tx|complete_tx)|cp\.async\.mbarrier\.arrive",
+    "barrier": r"(bar|barrier)\.",
+    "fence": r"(tcgen05\.|wgmma\.)?fence\b|membar",
+    "commit": r"tcgen05\.commit|.*commit_group",
+    "wait": r".*(wait_group|wait_all)|tcgen05\.wait::st|griddepcontrol\.wait",
+}
+APART = ("tcgen05.wait::ld", "setmaxnreg")  # a right kernel may do without the first; the second protects what PTX does not show
+WAIT = re.compile(r"(?P<guard>@!?\s*[%\w$]+\s+)?mbarrier\.(?:try|test)_wait\S*\s+(?P<done>[%\w$]+)")
+
+
+@dataclass(frozen=True)
+class Site:
+    """One statement: its place in the PTX without comments, line, kind and text."""
+
+    begin: int
+    end: int
+    line: int
+    kind: str
+    text: str
+
+
+def sites(ptx: str, entry: str | None = None) -> list[Site]:
+    """The synchronisation statements of a kernel, in order."""
+    clean, kernel = blank_comments(ptx), find_kernel(ptx, entry)
+    shift, at, found = clean.index(kernel.body), 0, []
+    while m := STATEMENT.match(kernel.body, at):
+        at = m.end()
+        if m.lastgroup != "text":
+            continue
+        text = m["text"].strip()
+        opcode = GUARD.sub("", text).split(None, 1)[0] if text else ""
+        kind = next((k for k, pattern in KINDS.items() if re.match(pattern, opcode)), None)
+        if kind:
+            begin = shift + m.start("text")
+            begin += len(m["text"]) - len(m["text"].lstrip())
+            found.append(Site(begin, shift + m.end("text"), clean.count("\n", 0, begin) + 1, kind, " ".join(text.split())))
+    return found
+
+
+def without(ptx: str, site: Site) -> str:
+    """The PTX without one statement. A deleted wait is one that is over at once: its predicate is set."""
+    clean = blank_comments(ptx)
+    wait = WAIT.match(clean, site.begin)
+    instead = f"{wait['guard'] or ''}mov.pred {wait['done']}, 1" if wait else ""
+    return clean[: site.begin] + instead + clean[site.end :]
+
+
+@dataclass
+class Verdict:
+    """how: "numbers", the kind of an error or finding, or "" when nothing showed. strict: only strict rules saw it."""
+
+    how: str
+    message: str = ""
+    strict: bool = False
+    executed: bool = True
+
+
+def _essence(finding: tuple[str, str]) -> tuple[str, str]:
+    """A finding without what varies between schedules: addresses, CTAs, warps."""
+    kind, message = finding
+    return kind, re.sub(r"0x[0-9a-f]+|CTA \d+,\d+,\d+|warps? [\d-]+|one thread of ", "", message)
+
+
+class Judge:
+    """Runs mutants of recorded launches of one kernel. schedules: (seed, completion) pairs, tried in order."""
+
+    def __init__(self, records: list[Recorded], schedules: list[tuple[int, str]]):
+        self.records, self.schedules = records, schedules
+        self.known: dict = {True: set(), "strict": set()}
+        self.loose = [[np.zeros(len(b) // 4, bool) for b in r.after] for r in records]
+        self.steps = 0
+        self.lines: set[int] = set()
+        for races in (True, "strict"):
+            for i, record in enumerate(records):
+                for seed, completion in schedules:
+                    launch, after = run_recorded(record, seed=seed, completion=completion, races=races)
+                    self.known[races] |= {_essence(f) for f in launch.findings}
+                    self.steps = max(self.steps, launch.warp_instructions)
+                    rows = native.load(record.ptx).program.ins
+                    self.lines |= {int(line) for line, n in zip(rows[:, 5], launch.counts) if n}
+                    for mask, now, then in zip(self.loose[i], after, record.after):
+                        mask |= self._words(now) != self._words(then)
+
+    @staticmethod
+    def _words(raw: bytes) -> np.ndarray:
+        return np.frombuffer(raw, np.uint32, len(raw) // 4)
+
+    def _differs(self, i: int, after: list[bytes]) -> bool:
+        """Other results than the unmutated kernel's; where its own vary with the schedule, beyond float32 rounding."""
+        for mask, now, then in zip(self.loose[i], after, self.records[i].after):
+            a, b = self._words(now), self._words(then)
+            changed = a != b
+            if (changed & ~mask).any():
+                return True
+            x, y = a[changed].view(np.float32).astype(np.float64), b[changed].view(np.float32).astype(np.float64)
+            if not (np.abs(x - y) <= 1e-3 * np.abs(y).max(initial=0)).all():
+                return True
+        return False
+
+    def __call__(self, ptx: str, site: Site | None = None) -> Verdict:
+        """What gives the mutant away. Every schedule with the rules on, then once more with the strict ones."""
+        executed = site is None or site.line in self.lines
+        for races in (True, "strict"):
+            for i, record in enumerate(self.records):
+                for seed, completion in self.schedules if races is True else self.schedules[:2]:
+                    options = dict(seed=seed, completion=completion, races=races, max_steps=20 * self.steps + 10000)
+                    try:
+                        launch, after = run_recorded(record, ptx, **options)
+                    except EmulatorError as e:
+                        return Verdict(e.kind, str(e).splitlines()[0], False, executed)
+                    new = [f for f in launch.findings if _essence(f) not in self.known[races]]
+                    if new:
+                        return Verdict(new[0][0], new[0][1], races == "strict", executed)
+                    if self._differs(i, after):
+                        return Verdict("numbers", "", False, executed)
+        return Verdict("", "", False, executed)
