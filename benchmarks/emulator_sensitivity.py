@@ -1,4 +1,4 @@
-"""Deletes each synchronisation statement of flash-attn-4's kernels, one at a time, and counts how many deletions the emulator sees.
+"""Deletes each synchronisation statement of flash-attn-4's kernels, one at a time, and counts the deletions that the emulator sees.
 
     python benchmarks/emulator_sensitivity.py sm_90a-forward [seconds]     (also sm_100a-forward, sm_100a-backward)
     python benchmarks/emulator_sensitivity.py table
@@ -26,13 +26,17 @@ SCHEDULES = [(0, "late"), (1, "random"), (2, "late"), (5, "late"), (3, "late"), 
 # name: arch, causal, (query length, key length, heads, scores that grow as the kernel goes) of each launch
 CASES = {
     "sm_90a-forward": ("sm_90a", False, [(512, 512, 1, False), (512, 512, 1, True)]),
-    "sm_100a-forward": ("sm_100a", False, [(512, 512, 3, False), (512, 512, 3, True), (512, 128, 3, False), (512, 256, 3, False)]),
+    "sm_100a-forward": (
+        "sm_100a",
+        False,
+        [(512, 512, 3, False), (512, 512, 3, True), (512, 128, 3, False), (512, 256, 3, False)],
+    ),
     "sm_100a-backward": ("sm_100a", True, [(256, 256, 1, False), (256, 256, 1, True), (512, 512, 1, False)]),
 }
 
 
 def records(name: str) -> list[list]:
-    """Recorded launches: a list for each kernel (several for the backward), of one launch for each shape. All with D=128, bf16."""
+    """Recorded launches: a list for each kernel (several for the backward), one launch for each shape. D=128, bf16."""
     arch, causal, shapes = CASES[name]
     fa4.setup(arch, sms=2)  # two SMs, so that persistent kernels walk several tiles
     import flash_attn.cute.interface as interface
@@ -71,7 +75,8 @@ def sweep(name: str, seconds: float) -> bool:
             if time.monotonic() - start > seconds:
                 return False
             verdict = judge(sensitivity.without(ptx, site), site)
-            rows[key] = dict(kind=site.kind, how=verdict.how, strict=verdict.strict, executed=verdict.executed, said=verdict.message[:300])
+            flags = dict(strict=verdict.strict, executed=verdict.executed)
+            rows[key] = dict(kind=site.kind, how=verdict.how, **flags, said=verdict.message[:300])
             path.write_text(json.dumps(done, indent=1))
     return True
 

@@ -1,7 +1,7 @@
 """Is each synchronisation statement of a kernel needed, and would its absence be seen? Deletes one at a time and looks.
 
-`sites(ptx)` lists the statements, `without(ptx, site)` deletes one, `Judge(records)` runs a mutant under several schedules and says
-what gave it away."""
+`sites(ptx)` lists the statements, `without(ptx, site)` deletes one, `Judge(records)` runs a mutant under several schedules and
+says what gave it away."""
 
 import re
 from dataclasses import dataclass

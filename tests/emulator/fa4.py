@@ -10,7 +10,8 @@ from flexfa4 import emulator
 
 
 def setup(arch: str, sms: int = 8) -> None:
-    """Before anything imports cutlass. arch: "sm_90a" or "sm_100a"; one per process. sms: what persistent kernels size themselves by."""
+    """Before anything imports cutlass. arch: "sm_90a" or "sm_100a"; one per process. sms: persistent kernels size
+    themselves by it."""
     sys.argv = sys.argv[:1]  # the DSL parses the options of the process
     emulator.prepare(arch)
     os.environ["FLASH_ATTENTION_ARCH"] = arch.rstrip("a")
