@@ -1,4 +1,4 @@
-"""Deletes each synchronisation statement of flash-attn-4's kernels, one at a time, and counts the deletions that the emulator sees.
+"""Deletes each synchronisation statement of flash-attn-4's kernels in turn, and counts the deletions that the emulator sees.
 
     python benchmarks/emulator_sensitivity.py sm_90a-forward [seconds]     (also sm_100a-forward, sm_100a-backward)
     python benchmarks/emulator_sensitivity.py table
