@@ -43,6 +43,7 @@ CASES = (
     Case("large scores", 1, 384, 512, 1, 1, 128, options=CAUSAL, scale=3.0),
     Case("window", 1, 640, 640, 1, 1, 128, options=dict(window_size_left=100, window_size_right=0)),
     Case("D=192/128", 1, 256, 256, 1, 1, 192, 128, options=CAUSAL),
+    Case("backward D=96", 1, 256, 256, 1, 1, 96, options=CAUSAL, backward=True),
     Case("variable length", 1, (100, 257, 30), (100, 300, 64), 2, 1, 128, options=CAUSAL),
     Case("block-sparse mask mod", 1, 512, 512, 1, 1, 128, mod=WINDOW_MASK),
     Case("score mod", 1, 256, 384, 1, 1, 64, mod=SQUARE),

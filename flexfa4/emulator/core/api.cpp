@@ -21,6 +21,7 @@ static void load_table() {
         define_matrix();
         define_launch_control();
         define_hints();
+        define_remote();
     });
 }
 struct RawIns {

@@ -76,6 +76,29 @@ Result bar_sync(Warp &w, const Ins &I) {
 Result bar_arrive(Warp &w, const Ins &I) {
     return barrier(w, I, uniform(w, I.o[0], "barrier id", I), uniform(w, I.o[1], "thread count", I), false);
 }
+// d, barrier (, threads), predicate. Every warp brings its predicate with its arrival and leaves with the result over all.
+enum { POPC, AND, OR };
+template <int MODE, bool COUNTED> Result bar_red(Warp &w, const Ins &I) {
+    if (!w.converged(FULL)) return DIVERGED;
+    u32 id = uniform(w, I.o[1], "barrier id", I), n = COUNTED ? uniform(w, I.o[2], "thread count", I) : all_threads(w);
+    const s32 *p = I.o + (COUNTED ? 3 : 2);
+    NamedBar &b = w.cta->named[id & 15];
+    bool arrives = !w.in_bar;
+    if (arrives) b.ones += (u32)__builtin_popcount(w.predmask(p) & w.m);
+    Result r = barrier(w, I, id, n, true);
+    if (r != NEXT) return r;
+    if (arrives) { // the last one
+        b.last_ones = b.ones;
+        b.ones = 0;
+    }
+    if (MODE == POPC) {
+        Row t;
+        for (int l = 0; l < LANES; l++) t.v[l] = b.last_ones;
+        w.put(I.o[0], t);
+    } else
+        w.putp(I.o[0], (MODE == AND ? b.last_ones == n : b.last_ones > 0) ? FULL : 0);
+    return NEXT;
+}
 Result cluster_arrive(Warp &w, const Ins &I) {
     if (!w.converged(FULL)) return DIVERGED;
     if (w.in_cluster_bar) w.M->fail("barrier", I, "barrier.cluster.arrive twice without a wait between", &w);
@@ -165,6 +188,12 @@ void define_control() {
             def(n + ".sync" + a, "s", bar_sync0);
             def(n + ".sync" + a, "s s", bar_sync);
             def(n + ".arrive" + a, "s s", bar_arrive);
+            def(n + ".red.popc" + a + ".u32", "d s P", bar_red<POPC, false>);
+            def(n + ".red.popc" + a + ".u32", "d s s P", bar_red<POPC, true>);
+            def(n + ".red.and" + a + ".pred", "p s P", bar_red<AND, false>);
+            def(n + ".red.and" + a + ".pred", "p s s P", bar_red<AND, true>);
+            def(n + ".red.or" + a + ".pred", "p s P", bar_red<OR, false>);
+            def(n + ".red.or" + a + ".pred", "p s s P", bar_red<OR, true>);
         }
     }
     for (const char *m : {"", ".aligned"}) {

@@ -57,6 +57,10 @@ template <auto F> void f32_two(const std::string &op, bool modes) {
     def(op + ".rm.f32", "d s s", rounded<1, op2<float, float, float, F>>);
     def(op + ".rp.f32", "d s s", rounded<2, op2<float, float, float, F>>);
     def(op + ".rz.f32", "d s s", rounded<3, op2<float, float, float, F>>);
+    def(op + ".rm.ftz.f32", "d s s", rounded<1, op2<float, float, float, FT2<F>>>);
+    def(op + ".rp.ftz.f32", "d s s", rounded<2, op2<float, float, float, FT2<F>>>);
+    def(op + ".rz.ftz.f32", "d s s", rounded<3, op2<float, float, float, FT2<F>>>);
+    def(op + ".ftz.sat.f32", "d s s", op2<float, float, float, SA2<FT2<F>>>);
     if (!modes) return;
     def(op + ".f32x2", "D S S", pair2<F>);
     def(op + ".rn.f32x2", "D S S", pair2<F>);
@@ -65,6 +69,9 @@ template <auto F> void f32_two(const std::string &op, bool modes) {
     def(op + ".rm.f32x2", "D S S", rounded<1, pair2<F>>);
     def(op + ".rp.f32x2", "D S S", rounded<2, pair2<F>>);
     def(op + ".rz.f32x2", "D S S", rounded<3, pair2<F>>);
+    def(op + ".rm.ftz.f32x2", "D S S", rounded<1, pair2<FT2<F>>>);
+    def(op + ".rp.ftz.f32x2", "D S S", rounded<2, pair2<FT2<F>>>);
+    def(op + ".rz.ftz.f32x2", "D S S", rounded<3, pair2<FT2<F>>>);
 }
 template <auto F> void f32_minmax(const std::string &op, const std::string &mod) {
     def(op + mod + ".f32", "d s s", op2<float, float, float, F>);
@@ -75,21 +82,40 @@ template <auto F> void approx(const std::string &op, const char *type = ".f32") 
     def(op + ".approx" + type, "d s", op1<float, float, F>);
     def(op + ".approx.ftz" + type, "d s", op1<float, float, FT1<F>>);
 }
+template <auto F> void f64_two(const std::string &op) {
+    def(op + ".f64", "D S S", op2<double, double, double, F>);
+    def(op + ".rn.f64", "D S S", op2<double, double, double, F>);
+    def(op + ".rm.f64", "D S S", rounded<1, op2<double, double, double, F>>);
+    def(op + ".rp.f64", "D S S", rounded<2, op2<double, double, double, F>>);
+    def(op + ".rz.f64", "D S S", rounded<3, op2<double, double, double, F>>);
+}
+double max64(double a, double b) {
+    if (a != a) return b;
+    if (b != b) return a;
+    return a > b || (a == b && !std::signbit(a)) ? a : b;
+}
+double min64(double a, double b) {
+    if (a != a) return b;
+    if (b != b) return a;
+    return a < b || (a == b && std::signbit(a)) ? a : b;
+}
 void define_f64() {
     using f = double;
-    for (const char *r : {"", ".rn"}) {
-        std::string m(r);
-        def("add" + m + ".f64", "D S S", op2<f, f, f, [](f a, f b) { return a + b; }>);
-        def("sub" + m + ".f64", "D S S", op2<f, f, f, [](f a, f b) { return a - b; }>);
-        def("mul" + m + ".f64", "D S S", op2<f, f, f, [](f a, f b) { return a * b; }>);
-    }
+    constexpr auto fma64 = [](f a, f b, f c) { return std::fma(a, b, c); };
+    f64_two<[](f a, f b) { return a + b; }>("add");
+    f64_two<[](f a, f b) { return a - b; }>("sub");
+    f64_two<[](f a, f b) { return a * b; }>("mul");
     def("div.rn.f64", "D S S", op2<f, f, f, [](f a, f b) { return a / b; }>);
-    def("fma.rn.f64", "D S S S", op3<f, f, f, f, [](f a, f b, f c) { return std::fma(a, b, c); }>);
+    def("rcp.rn.f64", "D S", op1<f, f, [](f a) { return 1.0 / a; }>);
+    def("fma.rn.f64", "D S S S", op3<f, f, f, f, fma64>);
+    def("fma.rm.f64", "D S S S", rounded<1, op3<f, f, f, f, fma64>>);
+    def("fma.rp.f64", "D S S S", rounded<2, op3<f, f, f, f, fma64>>);
+    def("fma.rz.f64", "D S S S", rounded<3, op3<f, f, f, f, fma64>>);
     def("sqrt.rn.f64", "D S", op1<f, f, [](f a) { return std::sqrt(a); }>);
     def("neg.f64", "D S", op1<f, f, [](f a) { return -a; }>);
     def("abs.f64", "D S", op1<f, f, [](f a) { return std::fabs(a); }>);
-    def("max.f64", "D S S", op2<f, f, f, [](f a, f b) { return std::fmax(a, b); }>);
-    def("min.f64", "D S S", op2<f, f, f, [](f a, f b) { return std::fmin(a, b); }>);
+    def("max.f64", "D S S", op2<f, f, f, max64>);
+    def("min.f64", "D S S", op2<f, f, f, min64>);
 }
 } // namespace
 
@@ -109,7 +135,16 @@ void define_float() {
     def("fma.rn.f32x2", "D S S S", pair3<FMA>);
     def("fma.rn.ftz.f32x2", "D S S S", pair3<FT3<FMA>>);
     def("fma.rm.f32x2", "D S S S", rounded<1, pair3<FMA>>);
+    def("fma.rp.f32x2", "D S S S", rounded<2, pair3<FMA>>);
     def("fma.rz.f32x2", "D S S S", rounded<3, pair3<FMA>>);
+    def("fma.rm.ftz.f32", "d s s s", rounded<1, op3<float, float, float, float, FT3<FMA>>>);
+    def("fma.rp.ftz.f32", "d s s s", rounded<2, op3<float, float, float, float, FT3<FMA>>>);
+    def("fma.rz.ftz.f32", "d s s s", rounded<3, op3<float, float, float, float, FT3<FMA>>>);
+    def("fma.rm.ftz.f32x2", "D S S S", rounded<1, pair3<FT3<FMA>>>);
+    def("fma.rz.ftz.f32x2", "D S S S", rounded<3, pair3<FT3<FMA>>>);
+    def("div.rm.f32", "d s s", rounded<1, op2<float, float, float, DIV>>);
+    def("div.rp.f32", "d s s", rounded<2, op2<float, float, float, DIV>>);
+    def("div.rz.f32", "d s s", rounded<3, op2<float, float, float, DIV>>);
     def("div.rn.f32", "d s s", op2<float, float, float, DIV>);
     def("div.rn.ftz.f32", "d s s", op2<float, float, float, FT2<DIV>>);
     for (const char *t : {"div.approx.f32", "div.full.f32"}) def(t, "d s s", op2<float, float, float, DIV>);
@@ -133,6 +168,14 @@ void define_float() {
     def("tanh.approx.f32", "d s", op1<float, float, [](float a) { return cn((float)std::tanh((double)a)); }>);
     def("rcp.rn.f32", "d s", op1<float, float, [](float a) { return cn(1.0f / a); }>);
     def("rcp.rn.ftz.f32", "d s", op1<float, float, FT1<[](float a) { return cn(1.0f / a); }>>);
+    constexpr auto inverse = [](float a) { return cn(1.0f / a); };
+    constexpr auto root = [](float a) { return cn(std::sqrt(a)); };
+    def("rcp.rm.f32", "d s", rounded<1, op1<float, float, inverse>>);
+    def("rcp.rp.f32", "d s", rounded<2, op1<float, float, inverse>>);
+    def("rcp.rz.f32", "d s", rounded<3, op1<float, float, inverse>>);
+    def("sqrt.rm.f32", "d s", rounded<1, op1<float, float, root>>);
+    def("sqrt.rp.f32", "d s", rounded<2, op1<float, float, root>>);
+    def("sqrt.rz.f32", "d s", rounded<3, op1<float, float, root>>);
     def("sqrt.rn.f32", "d s", op1<float, float, [](float a) { return cn(std::sqrt(a)); }>);
     def("sqrt.rn.ftz.f32", "d s", op1<float, float, FT1<[](float a) { return cn(std::sqrt(a)); }>>);
     def("testp.finite.f32", "p s", [](Warp &w, const Ins &I) {

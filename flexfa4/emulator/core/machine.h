@@ -80,6 +80,7 @@ void define_warp();
 void define_matrix();
 void define_launch_control();
 void define_hints();
+void define_remote();
 
 struct Fill {
     s32 off;
@@ -139,6 +140,7 @@ struct MBar {
 struct NamedBar {
     u32 count = 0, expected = 0;
     u64 generation = 0;
+    u32 ones = 0, last_ones = 0; // bar.red: lanes that brought a true predicate, so far and in the last generation
 };
 
 struct BulkState {

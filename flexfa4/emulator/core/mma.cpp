@@ -1,6 +1,7 @@
 #include "mma.h"
-#include "lanes.h"
 #include "order.h"
+#include "small_floats.h"
+#include <array>
 
 namespace {
 // Byte address of the 16-byte chunk that holds (row, chunk) of a K-major operand.
@@ -22,11 +23,28 @@ inline void widen(const u8 *p, float *out, Elem e) { // eight halves
     else
         for (int i = 0; i < 8; i++) out[i] = h2f(h[i]);
 }
+// What each byte of a format stands for; 6- and 4-bit formats lie in the low bits of theirs.
+std::array<std::array<float, 256>, 5> byte_tables() {
+    std::array<std::array<float, 256>, 5> t;
+    for (u32 i = 0; i < 256; i++) {
+        t[0][i] = decode8<4, 3>(i);
+        t[1][i] = decode8<5, 2>(i);
+        t[2][i] = decode8<2, 3>(i & 63);
+        t[3][i] = decode8<3, 2>(i & 63);
+        t[4][i] = decode8<2, 1>(i & 15);
+    }
+    return t;
+}
+const std::array<std::array<float, 256>, 5> TABLES = byte_tables();
 } // namespace
 
+float byte_value(u32 x, Elem e) { return e == E_S8 ? (float)(s8)x : e == E_U8 ? (float)(u8)x : TABLES[e - E_E4M3][x & 255]; }
 Range operand_range(const Operand &d, int rows) {
     u32 hi = d.start;
-    if (!d.mn_major)
+    if (d.mn_major && is_byte(d.elem))
+        hi += d.span == 16 ? (u32)((rows - 1) / 16) * d.sbo + 3 * d.lbo + 128
+                           : (u32)((rows - 1) / (int)d.span) * d.lbo + 3 * d.sbo + 8 * d.span;
+    else if (!d.mn_major)
         hi += (u32)((rows - 1) / 8) * d.sbo + (d.span == 16 ? 128 + d.lbo : 7 * d.span + 32);
     else if (d.span == 16)
         hi += (u32)((rows - 1) / 8) * d.sbo + d.lbo + 128;
@@ -47,6 +65,15 @@ int fetch_operand(const Operand &d, int rows, float *out, const Ins &I) {
                 for (int i = 0; i < 4; i++) out[(4 * c + i) * rows + row] = as_f(x[i] & ~0x1fffu);
             }
         return 8;
+    }
+    if (is_byte(d.elem)) {
+        for (int line = 0; line < (d.mn_major ? 32 : rows); line++)
+            for (int c = 0; c < (d.mn_major ? rows / 16 : 2); c++) {
+                const u8 *p = base + (d.mn_major ? chunk_mn(d, c, line) : chunk_k(d, line, c));
+                for (int i = 0; i < 16; i++)
+                    out[d.mn_major ? line * rows + 16 * c + i : (16 * c + i) * rows + line] = byte_value(p[i], d.elem);
+            }
+        return 32;
     }
     if (d.mn_major) {
         for (int k = 0; k < 16; k++)
@@ -70,9 +97,10 @@ void watch_operand(Machine &M, const Async &a, const Operand &d, int first, int 
         size_t g = (at - SMEM_BASE) / 16;
         if (at >= SMEM_BASE && g < memory.size()) M.hb->shadow.touch(memory[g], L, 15);
     };
+    const int per = is_byte(d.elem) ? 16 : 8; // rows in a chunk of an MN-major operand
     if (d.mn_major)
-        for (int k = 0; k < 16; k++)
-            for (int g = first / 8; g < (first + rows) / 8; g++) chunk(chunk_mn(d, g, k));
+        for (int k = 0; k < k_of(d.elem); k++)
+            for (int g = first / per; g < (first + rows) / per; g++) chunk(chunk_mn(d, g, k));
     else
         for (int row = first; row < first + rows; row++)
             for (int c = 0; c < 2; c++) chunk(chunk_k(d, row, c));

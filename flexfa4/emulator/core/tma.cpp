@@ -116,12 +116,15 @@ void reduce(u8 *d, const u8 *s, u32 bytes, u32 type, int op, bool sign) {
             combine(&fa, fb, op);
             a = (u16)(type == 10 ? f2bf(fa) : f2h(fa));
             std::memcpy(x, &a, 2);
-        } else if (type == 2 && op >= AND)
-            combine_bits(reinterpret_cast<u32 *>(x), *reinterpret_cast<const u32 *>(y), op);
+        } else if (op >= AND) // bits: 32 at a time will do
+            for (int k = 0; k < ELEM_BYTES[type]; k += 4)
+                combine_bits(reinterpret_cast<u32 *>(x + k), *reinterpret_cast<const u32 *>(y + k), op);
         else if (type == 2 && sign)
             combine(reinterpret_cast<s32 *>(x), *reinterpret_cast<const s32 *>(y), op);
         else if (type == 2)
             combine(reinterpret_cast<u32 *>(x), *reinterpret_cast<const u32 *>(y), op);
+        else if (sign)
+            combine(reinterpret_cast<s64 *>(x), *reinterpret_cast<const s64 *>(y), op);
         else
             combine(reinterpret_cast<u64 *>(x), *reinterpret_cast<const u64 *>(y), op);
     }
@@ -384,6 +387,20 @@ void define_tma() {
     def(n + "add.s32", "a a s", bulk_store<2, ADD, true>);
     def(n + "add.u64", "a a s", bulk_store<4, ADD, false>);
     def(n + "min.s32", "a a s", bulk_store<2, MIN, true>);
+    def(n + "min.u64", "a a s", bulk_store<4, MIN, false>);
+    def(n + "max.u64", "a a s", bulk_store<4, MAX, false>);
+    def(n + "min.s64", "a a s", bulk_store<4, MIN, true>);
+    def(n + "max.s64", "a a s", bulk_store<4, MAX, true>);
+    def(n + "min.f16", "a a s", bulk_store<6, MIN, false>);
+    def(n + "max.f16", "a a s", bulk_store<6, MAX, false>);
+    def(n + "min.bf16", "a a s", bulk_store<10, MIN, false>);
+    def(n + "max.bf16", "a a s", bulk_store<10, MAX, false>);
+    def(n + "and.b32", "a a s", bulk_store<2, AND, false>);
+    def(n + "or.b32", "a a s", bulk_store<2, OR, false>);
+    def(n + "xor.b32", "a a s", bulk_store<2, XOR, false>);
+    def(n + "and.b64", "a a s", bulk_store<4, AND, false>);
+    def(n + "or.b64", "a a s", bulk_store<4, OR, false>);
+    def(n + "xor.b64", "a a s", bulk_store<4, XOR, false>);
     def(n + "max.s32", "a a s", bulk_store<2, MAX, true>);
     def(n + "min.u32", "a a s", bulk_store<2, MIN, false>);
     def(n + "max.u32", "a a s", bulk_store<2, MAX, false>);

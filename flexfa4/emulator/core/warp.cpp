@@ -78,6 +78,21 @@ template <class T, auto F> Result redux(Warp &w, const Ins &I) {
     w.put(I.o[0], t);
     return NEXT;
 }
+template <auto F, auto BEFORE, bool KEEP_NAN> Result redux_float(Warp &w, const Ins &I) {
+    if (!members(w, I.o[2])) return DIVERGED;
+    float acc = nan_f();
+    bool nan = false;
+    for (int l = 0; l < LANES; l++)
+        if (w.m >> l & 1) {
+            float x = BEFORE(as_f(w.r(I.o[1])[l]));
+            nan = nan || x != x;
+            acc = F(acc, x);
+        }
+    Row t;
+    for (int l = 0; l < LANES; l++) t.v[l] = as_u(KEEP_NAN && nan ? nan_f() : cn(acc));
+    w.put(I.o[0], t);
+    return NEXT;
+}
 Result match_any(Warp &w, const Ins &I) {
     if (!members(w, I.o[2])) return DIVERGED;
     Row t;
@@ -87,6 +102,17 @@ Result match_any(Warp &w, const Ins &I) {
         for (int j = 0; j < LANES; j++) t.v[l] |= (u32)((w.m >> j & 1) && a[j] == a[l]) << j;
     }
     w.put(I.o[0], t);
+    return NEXT;
+}
+Result match_all(Warp &w, const Ins &I) { // d|p, a, mask
+    if (!members(w, I.o[3])) return DIVERGED;
+    const u32 *a = w.r(I.o[2]);
+    bool same = true;
+    for (int l = 0; l < LANES; l++) same = same && (!(w.m >> l & 1) || a[l] == a[w.leader()]);
+    Row t;
+    for (int l = 0; l < LANES; l++) t.v[l] = same ? w.m : 0;
+    w.put(I.o[0], t);
+    w.putp(I.o[1], same ? FULL : 0);
     return NEXT;
 }
 Result activemask(Warp &w, const Ins &I) {
@@ -109,6 +135,20 @@ void define_warp() {
     def("vote.sync.uni.pred", "p P s", vote<UNI>);
     def("activemask.b32", "d", activemask);
     def("match.any.sync.b32", "d s s", match_any);
+    def("match.all.sync.b32", "d|p s s", match_all);
+    // f32 forms (sm_100a): a NaN loses unless asked for; abs: of the magnitudes.
+    constexpr auto larger = [](float a, float b) { return a != a || b > a || (a == b && std::signbit(a)) ? b : a; };
+    constexpr auto smaller = [](float a, float b) { return a != a || b < a || (a == b && std::signbit(b)) ? b : a; };
+    constexpr auto magnitude = [](float a) { return std::fabs(a); };
+    constexpr auto same = [](float a) { return a; };
+    def("redux.sync.max.f32", "d s s", redux_float<larger, same, false>);
+    def("redux.sync.min.f32", "d s s", redux_float<smaller, same, false>);
+    def("redux.sync.max.NaN.f32", "d s s", redux_float<larger, same, true>);
+    def("redux.sync.min.NaN.f32", "d s s", redux_float<smaller, same, true>);
+    def("redux.sync.max.abs.f32", "d s s", redux_float<larger, magnitude, false>);
+    def("redux.sync.min.abs.f32", "d s s", redux_float<smaller, magnitude, false>);
+    def("redux.sync.max.abs.NaN.f32", "d s s", redux_float<larger, magnitude, true>);
+    def("redux.sync.min.abs.NaN.f32", "d s s", redux_float<smaller, magnitude, true>);
     def("redux.sync.add.u32", "d s s", redux<u32, [](u32 a, u32 b) { return a + b; }>);
     def("redux.sync.add.s32", "d s s", redux<u32, [](u32 a, u32 b) { return a + b; }>);
     def("redux.sync.max.u32", "d s s", redux<u32, [](u32 a, u32 b) { return (a > b) ? a : b; }>);

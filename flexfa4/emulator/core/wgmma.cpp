@@ -25,21 +25,41 @@ void queue(Warp &w, const Ins &I, const std::shared_ptr<Async> &a, const Operand
     }
     w.wg_open.push_back(w.M->issue(a));
 }
-// {D}, A, B, scale-d, imm-scale-a, imm-scale-b (, trans-a, trans-b). A: 64-bit descriptor or four registers.
-template <Elem E, bool A_REGS> Result mma(Warp &w, const Ins &I) {
+enum Acc { ACC_F32, ACC_F16, ACC_S32, ACC_S32_SAT };
+// The accumulators of one warp, 16 rows, as floats (f16: two to a register).
+template <Acc D> float acc_value(const u32 *r, int lane, int part) {
+    return D == ACC_F16 ? h2f(r[lane] >> (16 * part) & 0xffff) : as_f(r[lane]);
+}
+template <Acc D> void write_acc(u32 *r, int lane, int part, float x, bool accumulate) {
+    if (D == ACC_F32)
+        r[lane] = as_u(x);
+    else if (D == ACC_F16)
+        r[lane] = part ? (r[lane] & 0xffff) | f2h(x) << 16 : (r[lane] & 0xffff0000u) | f2h(x);
+    else { // x is an exact sum of products below 2^24
+        s64 total = (accumulate ? (s64)(s32)r[lane] : 0) + (s64)x;
+        if (D == ACC_S32_SAT) total = total > 2147483647 ? 2147483647 : total < -2147483648ll ? -2147483648ll : total;
+        r[lane] = (u32)total;
+    }
+}
+// {D}, A, B, scale-d (, imm-scale-a, imm-scale-b) (, trans-a, trans-b). A: 64-bit descriptor or four registers.
+template <Elem E, Elem EB, bool A_REGS, Acc D> Result mma(Warp &w, const Ins &I) {
     const int N = I.aux;
+    constexpr int PACK = D == ACC_F16 ? 2 : 1; // accumulators in a register
+    constexpr bool INTEGER = D == ACC_S32 || D == ACC_S32_SAT, TRANSPOSES = E == E_F16 || E == E_BF16;
     const s32 *d = I.o;
-    const s32 *a = I.o + N / 2;
+    const s32 *a = I.o + N / 2 / PACK;
     const s32 *b = a + (A_REGS ? 4 : 1);
     const s32 *p = b + 1;
-    s32 sa = p[2], sb = p[3];
-    bool ta = E != E_TF32 && !A_REGS && p[4], tb = E != E_TF32 && p[A_REGS ? 4 : 5];
+    s32 sa = INTEGER ? 1 : p[2], sb = INTEGER ? 1 : p[3];
+    bool ta = TRANSPOSES && !A_REGS && p[4], tb = TRANSPOSES && p[A_REGS ? 4 : 5];
     if (w.cta->warps.size() % 4) w.M->fail("operand", I, "wgmma needs whole warpgroups", &w);
-    Operand ob = smem_operand(w, I, b[0], tb, E), oa{};
+    Operand ob = smem_operand(w, I, b[0], tb, EB), oa{};
     auto x = std::make_shared<Async>();
     if (!A_REGS) {
         oa = smem_operand(w, I, a[0], ta, E);
-        x->reads.push_back(operand_range(oa, 64));
+        Operand own = oa; // a warp reads its 16 rows only; MN-major ones lie among those of the others
+        if (!ta) own.start += (u32)(w.id % 4) * 2 * own.sbo;
+        x->reads.push_back(operand_range(own, ta ? 64 : 16));
     }
     x->reads.push_back(operand_range(ob, N));
     bool acc = w.pred(p, w.leader());
@@ -59,6 +79,11 @@ template <Elem E, bool A_REGS> Result mma(Warp &w, const Ins &I) {
                 for (int l = 0; l < LANES; l++) {
                     u32 v = wp->r(a[i])[l];
                     int row = l / 4 + 8 * (i & 1);
+                    if (is_byte(E)) {
+                        for (int e = 0; e < 4; e++)
+                            fa[((l % 4) * 4 + e + 16 * (i / 2)) * 16 + row] = byte_value(v >> (8 * e) & 255, E);
+                        continue;
+                    }
                     if (E == E_TF32) {
                         fa[(l % 4 + 4 * (i / 2)) * 16 + row] = as_f(v & ~0x1fffu);
                         continue;
@@ -71,17 +96,17 @@ template <Elem E, bool A_REGS> Result mma(Warp &w, const Ins &I) {
             fetch_operand(oa, 64, fa, *ins);
         if (sign < 0)
             for (int i = 0; i < k * stride; i++) fa[i] = -fa[i];
-        if (acc)
+        if (acc && !INTEGER)
             for (int j = 0; j < N / 2; j++) {
-                const u32 *r = wp->r(d[j]);
+                const u32 *r = wp->r(d[j / PACK]);
                 for (int l = 0; l < LANES; l++)
-                    acc_t[((j / 4) * 8 + (l % 4) * 2 + (j & 1)) * 16 + l / 4 + 8 * ((j >> 1) & 1)] = as_f(r[l]);
+                    acc_t[((j / 4) * 8 + (l % 4) * 2 + (j & 1)) * 16 + l / 4 + 8 * ((j >> 1) & 1)] = acc_value<D>(r, l, j & 1);
             }
-        product(acc_t, 16, fa + shift, fb, 16, N, k, stride, N, acc);
+        product(acc_t, 16, fa + shift, fb, 16, N, k, stride, N, acc && !INTEGER);
         for (int j = 0; j < N / 2; j++) {
-            u32 *r = wp->r(d[j]);
+            u32 *r = wp->r(d[j / PACK]);
             for (int l = 0; l < LANES; l++)
-                r[l] = as_u(acc_t[((j / 4) * 8 + (l % 4) * 2 + (j & 1)) * 16 + l / 4 + 8 * ((j >> 1) & 1)]);
+                write_acc<D>(r, l, j & 1, acc_t[((j / 4) * 8 + (l % 4) * 2 + (j & 1)) * 16 + l / 4 + 8 * ((j >> 1) & 1)], acc);
         }
     };
     queue(w, I, x, A_REGS ? nullptr : &oa, ob, N);
@@ -106,15 +131,39 @@ Result wait(Warp &w, const Ins &I) {
     }
     return NEXT;
 }
+const char *const NAMES[] = {"f16", "bf16", "tf32", "e4m3", "e5m2", "", "", "", "s8", "u8"};
+// Rows with A as a descriptor and in registers. tail: of a descriptor form, and of a register form.
+template <Elem E, Elem EB, Acc D> void forms(int n, const char *k, const char *descriptor, const char *registers) {
+    std::string type = D == ACC_F32 ? ".f32." : D == ACC_F16 ? ".f16." : ".s32.";
+    std::string name = "wgmma.mma_async.sync.aligned.m64n" + std::to_string(n) + k + type + NAMES[E] + "." + NAMES[EB];
+    if (D == ACC_S32_SAT)
+        name = "wgmma.mma_async.sync.aligned.m64n" + std::to_string(n) + k + ".satfinite" + type + NAMES[E] + "." + NAMES[EB];
+    std::string d = "{" + std::string((size_t)(D == ACC_F16 ? n / 4 : n / 2), 'd') + "}";
+    def(name, d + " S S P" + descriptor, mma<E, EB, false, D>, true, n);
+    def(name, d + " {ssss} S P" + registers, mma<E, EB, true, D>, true, n);
+}
+template <Elem E, Elem EB> void integer_forms(int n) {
+    forms<E, EB, ACC_S32>(n, "k32", "", "");
+    forms<E, EB, ACC_S32_SAT>(n, "k32", "", "");
+}
+template <Elem E, Elem EB> void byte_forms(int n) {
+    forms<E, EB, ACC_F32>(n, "k32", " i i", " i i");
+    forms<E, EB, ACC_F16>(n, "k32", " i i", " i i");
+}
 void shape(int n) {
-    std::string head = "wgmma.mma_async.sync.aligned.m64n" + std::to_string(n);
-    std::string d = "{" + std::string(n / 2, 'd') + "}";
-    def(head + "k16.f32.bf16.bf16", d + " S S P i i i i", mma<E_BF16, false>, true, n);
-    def(head + "k16.f32.bf16.bf16", d + " {ssss} S P i i i", mma<E_BF16, true>, true, n);
-    def(head + "k16.f32.f16.f16", d + " S S P i i i i", mma<E_F16, false>, true, n);
-    def(head + "k16.f32.f16.f16", d + " {ssss} S P i i i", mma<E_F16, true>, true, n);
-    def(head + "k8.f32.tf32.tf32", d + " S S P i i", mma<E_TF32, false>, true, n);
-    def(head + "k8.f32.tf32.tf32", d + " {ssss} S P i i", mma<E_TF32, true>, true, n);
+    forms<E_BF16, E_BF16, ACC_F32>(n, "k16", " i i i i", " i i i");
+    forms<E_F16, E_F16, ACC_F32>(n, "k16", " i i i i", " i i i");
+    forms<E_F16, E_F16, ACC_F16>(n, "k16", " i i i i", " i i i");
+    forms<E_TF32, E_TF32, ACC_F32>(n, "k8", " i i", " i i");
+    byte_forms<E_E4M3, E_E4M3>(n);
+    byte_forms<E_E4M3, E_E5M2>(n);
+    byte_forms<E_E5M2, E_E4M3>(n);
+    byte_forms<E_E5M2, E_E5M2>(n);
+    if (n > 32 && n % 16 && n != 24) return; // integers: multiples of 16 beyond 32
+    integer_forms<E_S8, E_S8>(n);
+    integer_forms<E_S8, E_U8>(n);
+    integer_forms<E_U8, E_S8>(n);
+    integer_forms<E_U8, E_U8>(n);
 }
 } // namespace
 
