@@ -20,6 +20,7 @@ def test_program_computes_what_is_expected(name):
     if any(op in program.body for op in ASYNCHRONOUS):
         for completion, seed in (("immediate", 0), ("late", 2), ("random", 3)):
             program.check(emulate(program, completion=completion, seed=seed))
+    program.check(emulate(program, completion="random", seed=4, races=True))
 
 
 @pytest.mark.slow
