@@ -19,6 +19,8 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
     for name, t in named:
         if not isinstance(t, Tensor):
             raise ShapeError(f"{name} is a {type(t).__name__}: expected a tensor")
+        if type(t).__name__ == "DTensor":
+            raise ShapeError(f"{name} is a DTensor: attention runs on the local part, {name}.to_local()")
         if t.dim() != 4:
             raise ShapeError(f"{name} has shape {_shape(t)}, {t.dim()} dimensions: expected 4, (batch, heads, length, head dim); "
                              "add missing ones with unsqueeze")

@@ -87,6 +87,18 @@ class Walk:
         if names:
             self.guards.append(lambda regs: namespace(regs[at]).keys().isdisjoint(names))
 
+    def _unhidden(self, cls: type, at: int) -> None:
+        """No class of the class in register `at` has come to have an attribute that some code names: it would hide one found
+        further up, or the default of a getattr."""
+        wanted = []
+        for i, base in enumerate(cls.__mro__):
+            if not _trusted(base.__module__) and (names := self.attributes - base.__dict__.keys()):
+                wanted.append((i, names))
+        count, wanted = len(cls.__mro__), tuple(wanted)
+        if wanted:
+            self.guards.append(lambda regs: len(mro := regs[at].__mro__) == count
+                               and all(mro[i].__dict__.keys().isdisjoint(names) for i, names in wanted))
+
     def visit(self, value, at: int) -> None:
         """Adds the guards of `value`, which is in register `at`."""
         if isinstance(value, _CONSTANTS):
@@ -218,6 +230,7 @@ class Walk:
         self._identity(cls, at)
         if _trusted(cls.__module__) or not self._once(cls):
             return
+        self._unhidden(cls, at)
         for name in sorted(self.attributes):
             raw = _class_attribute(cls, name)
             if raw is not MISSING:
@@ -247,6 +260,7 @@ class Walk:
             return self._identity(value, at)
         home = self.take(at, type)
         self._methods(cls, home, module)
+        self._unhidden(cls, home)
         if module:
             self._submodule(value, at)
         names = self.attributes if not module else self.attributes | {"training"}
@@ -256,8 +270,11 @@ class Walk:
             self._absent(names - own.keys(), at, lambda v: v.__dict__)
         for name in sorted(names & (own.keys() | slots)):
             item = getattr(value, name, MISSING)
+            found = self.take(at, lambda v, n=name: getattr(v, n, MISSING))
             if item is not MISSING:
-                self.visit(item, self.take(at, lambda v, n=name: getattr(v, n, MISSING)))
+                self.visit(item, found)
+            else:                                    # a slot that is not filled
+                self.guards.append(lambda regs, f=found: regs[f] is MISSING)
 
     def _methods(self, cls: type, home: int, module: bool) -> None:
         for base in cls.__mro__:
@@ -281,6 +298,7 @@ class Walk:
             raise Unversioned("an nn.Module with hooks")
         everything = _trusted(type(value).__module__)
         for group in ("_parameters", "_buffers", "_modules"):
+            self._absent(self.attributes - value.__dict__[group].keys(), at, lambda v, g=group: v.__dict__[g])
             for name, item in value.__dict__[group].items():
                 if everything or name in self.attributes:
                     self.visit(item, self.take(at, lambda v, g=group, n=name: v.__dict__[g].get(n, MISSING)))
@@ -321,7 +339,7 @@ def _constant(value, at: int) -> Guard:
 
 
 def tensor_state(t: torch.Tensor) -> tuple | None:
-    """Layout, data pointer and version of a tensor; None where it has no version (inference tensors) or no data (fake ones)."""
+    """Layout, data pointer and version of a tensor; None where it has no version (inference tensors)."""
     try:
         return t.data_ptr(), t.shape, t.stride(), t.storage_offset(), t.dtype, t._version
     except (RuntimeError, NotImplementedError, AttributeError):

@@ -16,7 +16,7 @@ from .arrays import adopt_arrays
 from .dtypes import TO_TORCH
 from .lanes import Lanes, whole
 from .mode import TracingMode
-from .randomness import drew, generators
+from .randomness import draws
 from .recorder import Recorder, is_user_file, recording, refuse
 from .tracer import Traced
 
@@ -42,7 +42,7 @@ def record(fn, kind: str, score_dtype: DType = DType.F32) -> tuple[BoundGraph, R
     if not callable(fn):
         raise TraceError(f"{kind}_mod={fn!r}: expected a function {SIGNATURES[kind]}")
     recorder = Recorder(name)
-    before = generators(fn)
+    drawing = draws(fn)
     with recording(recorder):
         arguments = _arguments(fn, kind, score_dtype, f"{file}:{line}")
     with recording(recorder), TracingMode(recorder):
@@ -53,10 +53,9 @@ def record(fn, kind: str, score_dtype: DType = DType.F32) -> tuple[BoundGraph, R
             raise
         except Exception as error:
             raise _user_error(error, recorder, f"{file}:{line}") from error
-    if drew(before):
-        raise refuse(f"{name} draws random numbers (Python's or numpy's random module): every position would get the same one, "
-                     "and the backward pass another", "a captured tensor of random numbers drawn before the call",
-                     f"{file}:{line}")
+    if drawing is not None and (drawn := drawing.found()):
+        raise refuse(f"{name} draws random numbers ({drawn}): every position would get the same one, and the backward pass "
+                     "another", "a captured tensor of random numbers drawn before the call", f"{file}:{line}")
     return _finish(recorder, kind, root, file, line), recorder
 
 

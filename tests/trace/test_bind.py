@@ -127,6 +127,56 @@ def uses_builtin(s, b, h, q, k):
     return abs(s) * 2.5
 
 
+class Plain:
+    def __init__(self, **given):
+        self.__dict__.update(given)
+
+
+class Deep(Plain):
+    pass
+
+
+class Gained(torch.nn.Module):
+    def forward(self, score, b, h, q, k):
+        return score * self.gain if hasattr(self, "gain") else score * 2.0
+
+
+def gain_by_default(score, b, h, q, k):
+    return score * getattr(DEEP, "gain", 2.0)
+
+
+def gain_of_the_class(score, b, h, q, k):
+    return score * (Deep.gain if hasattr(Deep, "gain") else 2.0)
+
+
+def gain_of_a_slot(score, b, h, q, k):
+    return score * getattr(SLOTTED, "gain", 2.0)
+
+
+DEEP, SLOTTED = Deep(), object.__new__(Slotted)
+
+
+@pytest.mark.parametrize("mod", [gain_by_default, gain_of_the_class])
+@pytest.mark.parametrize("cls", [Deep, Plain])
+def test_a_class_attribute_that_hides_a_fallback_is_seen(mod, cls, monkeypatch):
+    first = bind(mod, "score")
+    assert first.literals == (2.0,) and bind(mod, "score") is first
+    monkeypatch.setattr(cls, "gain", 3.0, raising=False)
+    assert bind(mod, "score").literals == (3.0,)
+    monkeypatch.delattr(cls, "gain")
+    assert bind(mod, "score").literals == (2.0,)
+
+
+def test_a_slot_that_is_filled_and_a_parameter_that_is_made_are_seen():
+    module = Gained()
+    for mod, make in ((gain_of_a_slot, lambda: setattr(SLOTTED, "gain", 3.0)),
+                      (module, lambda: setattr(module, "gain", torch.nn.Parameter(torch.tensor(3.0))))):
+        first = bind(mod, "score")
+        assert first.literals == (2.0,) and bind(mod, "score") is first
+        make()
+        assert 2.0 not in bind(mod, "score").literals
+
+
 def test_a_global_that_hides_a_builtin_is_seen(monkeypatch):
     before = bind(uses_builtin, "score")
     monkeypatch.setitem(globals(), "abs", lambda s: s * 7.5)

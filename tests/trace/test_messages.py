@@ -1,4 +1,5 @@
 """The wording of every refusal: the user's file and line, the op or capture by name, and what to write instead."""
+import functools
 import math
 import random
 
@@ -10,6 +11,17 @@ from flexfa4.errors import TraceError
 from flexfa4.trace import trace
 
 TABLE = torch.arange(24.0).reshape(4, 6)
+RNG, BITS, STATE, DICE = np.random.default_rng(1), np.random.PCG64(1), np.random.RandomState(1), random.Random(1)
+
+
+class Noisy:
+    def __init__(self, source):
+        self.source = source
+
+    def __call__(self, score, b, h, q, k):
+        return score + self.source.random()
+
+
 FLAGS = torch.tensor([True, False])
 ARRAY = np.arange(4)
 
@@ -84,6 +96,16 @@ SCORE = {
     "dropout": (lambda s, b, h, q, k: torch.nn.functional.dropout(s), ["dropout draws random numbers"]),
     "python random": (lambda s, b, h, q, k: s + random.random(), ["random numbers (Python's or numpy's"]),
     "numpy random": (lambda s, b, h, q, k: s + np.random.rand(), ["random numbers (Python's or numpy's"]),
+    "numpy shuffle": (lambda s, b, h, q, k: s + np.random.permutation(3)[0], ["random numbers (Python's or numpy's"]),
+    "numpy generator": (lambda s, b, h, q, k: s + RNG.random(), ["draws random numbers (a Generator)", "captured tensor"]),
+    "numpy generator in a default": (lambda s, b, h, q, k, r=RNG: s + r.normal(), ["draws random numbers (a Generator)"]),
+    "numpy generator of an object": (Noisy(RNG), ["draws random numbers (a Generator)"]),
+    "numpy generator in a partial": (functools.partial(lambda r, s, b, h, q, k: s + r[0].random(), [RNG]), ["(a Generator)"]),
+    "numpy bit generator": (lambda s, b, h, q, k: s + BITS.random_raw() % 2, ["draws random numbers (a PCG64)"]),
+    "numpy random state": (lambda s, b, h, q, k: s + STATE.rand(), ["draws random numbers (a RandomState)"]),
+    "python generator": (lambda s, b, h, q, k: s + DICE.random(), ["draws random numbers (a Random)"]),
+    "torch generator": (lambda s, b, h, q, k: s + torch.rand((), generator=torch.default_generator), ["rand draws random"]),
+    "made generator": (lambda s, b, h, q, k: s + np.random.default_rng(0).random(), ["a generator that it makes by default_rng"]),
     "setitem": (writes_item, ["assignment into `TABLE`", "write to a captured tensor"]),
     "in place": (writes_in_place, ["in-place add_ on `TABLE`", "write to a captured tensor"]),
     "out=": (writes_out, ["out=", "write to a captured tensor"]),
@@ -141,6 +163,7 @@ def check(message, mod, words):
     assert "Write instead: " in message
     if "autograd.Function" in message:           # the line is in the Function's forward
         mod = OwnGradient.forward
+    mod = getattr(mod, "func", mod if hasattr(mod, "__code__") else type(mod).__call__)
     first = mod.__code__.co_firstlineno
     last = max(line for _, _, line in mod.__code__.co_lines() if line)
     file, line = message.split(": ", 1)[0].rsplit(":", 1)
