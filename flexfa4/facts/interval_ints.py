@@ -181,21 +181,30 @@ def invert(space: Space, n: Node, a: Interval) -> Interval:
     return Interval(-1 - a.hi, -1 - a.lo, False, a.poison, -1 - a.most, -1 - a.least)
 
 
+def _corners(space: Space, a: Interval, b: Interval, shift) -> tuple:
+    """Least and greatest of an operation that is monotone in its first operand, and in its second for either sign of the first."""
+    if b.fixed:
+        return shift(a.lo, b.lo), shift(a.hi, b.lo)
+    lows, highs = ((shift(x, b.lo), shift(x, b.hi)) for x in (a.lo, a.hi))
+    return space.minimum(*lows), space.maximum(*highs)
+
+
 def shift_left(space: Space, n: Node, a: Interval, b: Interval) -> Interval:
-    if not b.fixed or not 0 <= b.lo < 63:
-        return top(n.dtype, either(a.poison, b.poison))
-    factor = 1 << b.lo
-    found = whole(0, 0, a.least * factor, a.most * factor, n.dtype, either(a.poison, b.poison))
-    if (found.least, found.most) != (a.least * factor, a.most * factor):
+    poison = either(a.poison, b.poison)
+    if not 0 <= b.least <= b.most < 63:
+        return top(n.dtype, poison)
+    least, most = min(a.least << b.least, a.least << b.most), max(a.most << b.least, a.most << b.most)
+    found = whole(0, 0, least, most, n.dtype, poison)
+    if (found.least, found.most) != (least, most):
         return found
-    return Interval(a.lo * factor, a.hi * factor, False, found.poison, found.least, found.most)
+    return Interval(*_corners(space, a, b, lambda x, y: x * (1 << y)), False, poison, least, most)
 
 
 def shift_right(space: Space, n: Node, a: Interval, b: Interval) -> Interval:
     poison = either(a.poison, b.poison)
-    if not b.fixed or not 0 <= b.lo < 8:
-        if b.fixed and 0 <= b.lo < 63 and n.dtype in (DType.I32, DType.I64) and (n.dtype is DType.I64 or b.lo < 31):
-            return Interval(a.lo >> b.lo, a.hi >> b.lo, False, poison, a.least >> b.lo, a.most >> b.lo)
-        # A shift by the width or more, or by a negative amount, differs between machines.
+    # A shift by the width or more, or by a negative amount, differs between machines.
+    width = {DType.I32: 31, DType.I64: 63}.get(n.dtype, 8)
+    if not 0 <= b.least <= b.most < width:
         return top(n.dtype, poison)
-    return Interval(a.lo >> b.lo, a.hi >> b.lo, False, poison, a.least >> b.lo, a.most >> b.lo)
+    least, most = min(a.least >> b.least, a.least >> b.most), max(a.most >> b.least, a.most >> b.most)
+    return Interval(*_corners(space, a, b, lambda x, y: x >> y), False, poison, least, most)

@@ -108,6 +108,19 @@ def test_division_by_numbers_at_the_end_of_the_type(op, divisor):
     assert op is Op.FMOD or torch.equal(found.lo.expand(8), value)
 
 
+@pytest.mark.parametrize("op", [Op.SHL, Op.SHR])
+@pytest.mark.parametrize("value", [-5, 0, 3, 1000])
+def test_shifts_by_an_index(op, value):
+    """16 << h, or the bit of a packed table."""
+    shift = bound_of(node(op, (ints(Op.SUB, Q, 6), ints(Op.MOD, KV, 8)), I64))
+    q, kv = torch.arange(12)[:, None] + value, torch.arange(8)
+    found = bounds(shift, {Op.Q: (q, q), Op.KV: (kv, kv)})
+    want = q - 6 << kv if op is Op.SHL else q - 6 >> kv
+    assert torch.equal(found.lo.expand(12, 8), want) and torch.equal(found.hi.expand(12, 8), want)
+    over = bounds(shift, {Op.Q: (int(q.min()), int(q.max())), Op.KV: (0, 7)})
+    assert over.lo <= want.min() and over.hi >= want.max()
+
+
 def test_equal_nodes_are_equal():
     x = ints(Op.MOD, ints(Op.MUL, Q, KV), 7)
     assert over(node(Op.EQ, (x, x), BOOL), (0, 100), (0, 100)) == (True, True)
