@@ -91,7 +91,8 @@ def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) 
     spans = None
     if block_mask is not None and _has_data(query):
         spans = block_mask.spans(layout.q_tile, layout.kv_tile, device="cpu")
-        if plan is None and (finer := finer_tile(layout.q_tile, spans.mean_keys)) != layout.q_tile:
+        finer = finer_tile(layout.q_tile, spans.mean_keys, query.shape[0] * query.shape[1])
+        if plan is None and finer != layout.q_tile:
             layout = replace(layout, q_tile=finer)
             spans = block_mask.spans(layout.q_tile, layout.kv_tile, device="cpu")
     return Attention(score, mask, hook, layout, spans, scale, plan)

@@ -82,7 +82,7 @@ def _mask(programs: Programs, bound: BoundGraph | None, spans: list[Tensor], q: 
         return None
     if not spans:
         found = spans_of(bound, layout, q.shape[2], k.shape[2])
-        finer = finer_tile(layout.q_tile, found.mean_keys)
+        finer = finer_tile(layout.q_tile, found.mean_keys, q.shape[0] * q.shape[1])
         if finer != layout.q_tile:
             layout = replace(layout, q_tile=finer)
             found = spans_of(bound, layout, q.shape[2], k.shape[2])
