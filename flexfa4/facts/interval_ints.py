@@ -182,7 +182,7 @@ def invert(space: Space, n: Node, a: Interval) -> Interval:
 
 
 def _corners(space: Space, a: Interval, b: Interval, shift) -> tuple:
-    """Least and greatest of an operation that is monotone in its first operand, and in its second for either sign of the first."""
+    """Least and greatest of what is monotone in its first operand, and in its second for either sign of the first."""
     if b.fixed:
         return shift(a.lo, b.lo), shift(a.hi, b.lo)
     lows, highs = ((shift(x, b.lo), shift(x, b.hi)) for x in (a.lo, a.hi))
