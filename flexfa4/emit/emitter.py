@@ -71,9 +71,10 @@ class Emitter:
         """A scope with these coordinates (b, h, q, kv, score; out, lse, d): Int32 indices, Float32 values."""
         return self.launch.inner(**leaves)
 
-    def join(self, *parents: "Scope", **leaves) -> "Scope":
-        """A scope that sees everything its parents see, and these leaves."""
-        return Scope(self, parents, {_LEAF_NAMES[name]: value for name, value in leaves.items()})
+    def join(self, *parents: "Scope", known: dict[Node, object] | None = None, **leaves) -> "Scope":
+        """A scope that sees everything its parents see, and these leaves. known: values of nodes that the caller has found
+        another way, in their register types; they are not computed."""
+        return Scope(self, parents, {_LEAF_NAMES[name]: value for name, value in leaves.items()}, known)
 
     def int_type(self, n: Node):
         """Int32 or Int64: the register type of an integer node."""
@@ -110,10 +111,12 @@ class Emitter:
 class Scope:
     """Values known at one place of a kernel: coordinates, and what has been computed from them."""
 
-    def __init__(self, emitter: Emitter, parents: tuple["Scope", ...], leaves: dict[Op, object]):
+    def __init__(self, emitter: Emitter, parents: tuple["Scope", ...], leaves: dict[Op, object],
+                 known: dict[Node, object] | None = None):
         self._emitter, self._parents = emitter, parents
         self.axes = frozenset(leaves).union(*(p.axes for p in parents))
         self._values: dict[Node, object] = {n: leaves[n.op] for n in emitter.nodes if n.op in leaves}
+        self._values.update(known or {})
         for n in frontier(emitter.roots, self.axes):
             self._compute(n)
 
@@ -133,6 +136,10 @@ class Scope:
         """The value of the root (of root `index`) here, computing what no enclosing scope has. Raises KeyError naming the leaf
         where a coordinate is missing."""
         return self._compute(self._emitter.roots[index])
+
+    def value_of(self, n: Node):
+        """The value of any node below the roots (or of a node made of such) here."""
+        return self._compute(n)
 
     def _compute(self, n: Node):
         # Iterative, since traced sums can be thousands deep.

@@ -21,6 +21,7 @@ from cutlass import Boolean, Float32, Int32
 from flexfa4.emit.emitter import Emitter, Scope
 from flexfa4.emit.values import select
 
+from .affine import Walker, affine_terms
 from .arguments import KINDS, Signature, Values
 from .carried import Fixed
 
@@ -38,6 +39,8 @@ class Hooks(Fixed):
             for kind, graph in zip(KINDS, signature.graphs) if graph is not None
         }
 
+        self.terms = affine_terms(self.emitters["score"]) if "score" in self.emitters else ()
+
     def has(self, kind: str) -> bool:
         return kind in self.emitters
 
@@ -48,14 +51,15 @@ class Hooks(Fixed):
     def tile(self, b: Int32, h: Int32 | None) -> "TileHooks":
         """What depends on the batch, and the head where the tile has one."""
         leaves = {"b": b} if h is None else {"b": b, "h": h}
-        return TileHooks(self.emitters, {kind: e.scope(**leaves) for kind, e in self.emitters.items()})
+        return TileHooks(self, {kind: e.scope(**leaves) for kind, e in self.emitters.items()})
 
 
 class TileHooks(Fixed):
     """The graphs at one work item."""
 
-    def __init__(self, emitters: dict[str, Emitter], scopes: dict[str, Scope]):
-        self.emitters, self.scopes = emitters, scopes
+    def __init__(self, hooks: Hooks, scopes: dict[str, Scope]):
+        self.emitters, self.scopes = hooks.emitters, scopes
+        self.walker = Walker(hooks.terms, scopes["score"]) if hooks.terms else None
 
     def rows(self, positions: Sequence[Int32], heads: Sequence[Int32] | None = None) -> "RowHooks":
         """Computes what a row needs beside its key, for score and mask. positions: q of each row; heads: h of each row where
@@ -70,18 +74,26 @@ class RowHooks(Fixed):
 
     def __init__(self, tile: TileHooks, rows: dict[str, list[Scope]], leaves: list[dict]):
         self._emitters, self._tiles, self._rows, self._leaves = tile.emitters, tile.scopes, rows, leaves
+        self._walker = tile.walker
 
     def _join(self, kind: str, row: Scope, column: Scope, **leaves):
         return self._emitters[kind].join(row, column, **leaves).value()
 
-    def score(self, fragment: cute.Tensor, columns: Sequence[Int32], scale: Float32) -> None:
-        """fragment[i, j] = score graph(fragment[i, j] * scale) in place; nothing without a score graph."""
+    def score(self, fragment: cute.Tensor, columns: Sequence[Int32], scale: Float32, offsets: Sequence[int] | None = None) -> None:
+        """fragment[i, j] = score graph(fragment[i, j] * scale) in place; nothing without a score graph. offsets: where known
+        while compiling, columns[j] - columns[0] of each column, along which affine terms are then walked."""
         if "score" not in self._rows:
             return
+        emitter, tile, rows = self._emitters["score"], self._tiles["score"], self._rows["score"]
+        walks = self._walker is not None and offsets is not None
+        if walks:
+            first = tile.inner(kv=columns[0])
+            starts = [self._walker.start(emitter, row, first) for row in rows]
         for j, kv in enumerate(columns):
-            column = self._tiles["score"].inner(kv=kv)
-            for i, row in enumerate(self._rows["score"]):
-                fragment[i, j] = Float32(self._join("score", row, column, score=fragment[i, j] * scale))
+            column = tile.inner(kv=kv)
+            for i, row in enumerate(rows):
+                known = self._walker.known(starts[i], offsets[j]) if walks else None
+                fragment[i, j] = Float32(emitter.join(row, column, known=known, score=fragment[i, j] * scale).value())
 
     def mask(self, fragment: cute.Tensor, columns: Sequence[Int32], present: Sequence[Boolean]) -> None:
         """fragment[i, j] = -inf where the mask graph says no, or key columns[j] is not present: past the end of the sequence."""

@@ -102,7 +102,7 @@ class Columns(Fixed):
 def edit(rows: RowHooks, columns: Columns, scores: cute.Tensor, walk: Walk, scale: Float32):
     """Score graph on every tile; mask graph where the tile is PARTIAL; keys past the end hidden."""
     positions = columns.of(walk.tile)
-    rows.score(scores, positions, scale)
+    rows.score(scores, positions, scale, column_offsets(columns.width))
     if Boolean(walk.kind == PARTIAL) | columns.ragged(walk.tile):
         keys = columns.of(walk.tile)
         rows.mask(scores, keys, [Boolean(kv < columns.kv_len) for kv in keys])

@@ -1,0 +1,83 @@
+"""Affine terms of a score graph, walked along the columns of a fragment instead of computed for every element.
+
+ALiBi's slope[h] * float(q - kv) changes by -slope[h] from one column to the next. Computed as written it costs an integer
+subtraction and a conversion an element, and conversions run at a quarter of the rate of additions. Here it is computed once a row,
+at the fragment's first column, and every column adds a constant multiple of its step: one FMA.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+from cutlass import Float32
+
+from flexfa4.emit.emitter import Emitter, Scope
+from flexfa4.facts.affine import affine_forms
+from flexfa4.ir import DType, Node, Op
+
+# An inner integer within this many bits is the same number in 32 and 64 bits, and does not wrap on the way.
+_SAFE_BITS = 30
+
+
+@dataclass(frozen=True)
+class Term:
+    """A float node that is `scale * float(q_coef * q + kv_coef * kv + rest)`: `scale` is the same for a whole work tile."""
+
+    node: Node
+    kv_coef: int
+    scale: Node
+
+
+def affine_terms(emitter: Emitter) -> tuple[Term, ...]:
+    """The outermost such nodes of the emitter's root that depend on the key; none where it is to be precise: the sum is rounded
+    where the graph would round a product."""
+    if emitter.precise:
+        return ()
+    (root,) = emitter.roots
+    forms, found, stack, seen = affine_forms(root), [], [root], set()
+    while stack:
+        n = stack.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        form = forms[n]
+        if (n.dtype is DType.F32 and form is not None and isinstance(form.kv_coef, int) and form.kv_coef != 0
+                and _is_small(emitter, n)):
+            found.append(Term(n, form.kv_coef, form.scale))
+        else:
+            stack.extend(n.args)
+    return tuple(found)
+
+
+def _is_small(emitter: Emitter, n: Node) -> bool:
+    """Whether the integer below a float affine node stays within `_SAFE_BITS`."""
+    while n.op is not Op.CAST:
+        n = next(a for a in n.args if Op.KV in _leaves(a))
+    low, high = emitter.ranges[n.args[0]]
+    return -(1 << _SAFE_BITS) < low and high < 1 << _SAFE_BITS
+
+
+def _leaves(n: Node) -> set[Op]:
+    found, stack = set(), [n]
+    while stack:
+        current = stack.pop()
+        found.add(current.op)
+        stack.extend(current.args)
+    return found
+
+
+class Walker:
+    """The terms of one graph at one work tile: `steps` from one column to the next."""
+
+    def __init__(self, terms: Sequence[Term], tile: Scope):
+        self.terms = terms
+        self.steps = [tile.value_of(t.scale) * float(t.kv_coef) for t in terms]
+
+    def start(self, emitter: Emitter, row: Scope, first_column: Scope) -> list[Float32]:
+        """The terms of a row at the fragment's first column."""
+        scope = emitter.join(row, first_column)
+        return [scope.value_of(t.node) for t in self.terms]
+
+    def known(self, begin: list[Float32], offset: int) -> dict[Node, Float32]:
+        """The terms `offset` columns further."""
+        return {t.node: b + s * float(offset) if offset else b for t, b, s in zip(self.terms, begin, self.steps)}
