@@ -104,22 +104,22 @@ def fake_arguments(signature: Signature, env_stream: bool) -> tuple:
     environment of tvm-ffi instead of an argument."""
     element = ELEMENT[signature.plan.dtype]
     batch, kv_batch, heads, kv_heads, q_len, kv_len, dim, dim_v = (cute.sym_int() for _ in range(8))
-    q = _fake_rows(element, (batch, heads, q_len, dim))
-    k = _fake_rows(element, (kv_batch, kv_heads, kv_len, dim))
-    v = _fake_rows(element, (kv_batch, kv_heads, kv_len, dim_v))
-    out = _fake_rows(element, (batch, heads, q_len, dim_v))
+    q = fake_rows(element, (batch, heads, q_len, dim))
+    k = fake_rows(element, (kv_batch, kv_heads, kv_len, dim))
+    v = fake_rows(element, (kv_batch, kv_heads, kv_len, dim_v))
+    out = fake_rows(element, (batch, heads, q_len, dim_v))
     lse = make_fake_compact_tensor(Float32, (batch, heads, q_len), stride_order=(2, 1, 0))
     spans = work = parts = None
     if signature.masked:
-        spans = (_fake_list(1), _fake_list(3), Int32(0), Int32(0))
+        spans = (fake_list(1), fake_list(3), Int32(0), Int32(0))
     if signature.ordered:
-        work = _fake_list(6)
+        work = fake_list(6)
     if signature.plan.split:
         count = cute.sym_int()
         shape = (count, signature.plan.tiles.rows, dim_v)
         parts = (make_fake_compact_tensor(Float32, shape, stride_order=(2, 1, 0)),
                  make_fake_compact_tensor(Float32, shape[:2], stride_order=(1, 0)))
-    counter = _fake_list(1) if signature.counted else None
+    counter = fake_list(1) if signature.counted else None
     captures = tuple(_fake_capture(c) for g in signature.graphs if g is not None for c in g.captures)
     slots = tuple(kind(0) for kind in signature.slot_types)
     stream = make_fake_stream(use_tvm_ffi_env_stream=env_stream)
@@ -127,13 +127,14 @@ def fake_arguments(signature: Signature, env_stream: bool) -> tuple:
             Values(captures or None, slots or None), stream)
 
 
-def _fake_rows(element, shape: tuple) -> cute.Tensor:
+def fake_rows(element, shape: tuple) -> cute.Tensor:
+    """A tensor that TMA can read or write: see `Tensors`."""
     step = TMA_BYTES * 8 // element.width
     strides = tuple(cute.sym_int64(divisibility=step) for _ in shape[:-1])
     return make_fake_tensor(element, shape, stride=(*strides, 1), assumed_align=TMA_BYTES)
 
 
-def _fake_list(columns: int) -> cute.Tensor:
+def fake_list(columns: int) -> cute.Tensor:
     """int32 [n] or [n, columns], contiguous."""
     if columns == 1:
         return make_fake_compact_tensor(Int32, (cute.sym_int(),))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable, Sequence
 
 import cutlass.cute as cute
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.kernels.arguments import TMA_BYTES, Signature, fake_arguments
+from flexfa4.kernels.combine import Combine, fake_combine_arguments
 from flexfa4.kernels.sm90.forward import Forward as Sm90Kernel
 from flexfa4.kernels.sm100.forward import Forward as Sm100Kernel
 from flexfa4.plan import Plan
@@ -21,20 +22,30 @@ from .lists import NO_MASK, Lists, workers_of
 _KERNELS = {"sm90": (Sm90Kernel, "sm_90a"), "sm100": (Sm100Kernel, "sm_100a")}
 _OPTIONS = "--enable-tvm-ffi --gpu-arch {}"
 
-_compiled: dict[Signature, Callable] = {}
+_compiled: dict[Signature | tuple, Callable] = {}
 _lock = threading.Lock()
 
 
 def compiled(signature: Signature) -> Callable:
     """The host function of a kernel. Compiles without a GPU; a cached one is found by its signature."""
-    found = _compiled.get(signature)
+    kernel, arch = _KERNELS[signature.plan.arch]
+    return _compile(signature, lambda: (kernel(signature), *fake_arguments(signature, env_stream=True)), arch)
+
+
+def compiled_combine(signature: Signature) -> Callable:
+    """The host function that combines the parts of split rows. It depends on the plan's tiles and type alone."""
+    plan = signature.plan
+    key = "combine", plan.arch, plan.dtype, plan.tiles.rows, plan.tiles.head_dim_v
+    return _compile(key, lambda: (Combine(signature), *fake_combine_arguments(signature)), _KERNELS[plan.arch][1])
+
+
+def _compile(key, make: Callable[[], tuple], arch: str) -> Callable:
+    found = _compiled.get(key)
     if found is None:
         with _lock:
-            found = _compiled.get(signature)
+            found = _compiled.get(key)
             if found is None:
-                kernel, arch = _KERNELS[signature.plan.arch]
-                arguments = fake_arguments(signature, env_stream=True)
-                found = _compiled[signature] = cute.compile(kernel(signature), *arguments, options=_OPTIONS.format(arch))
+                found = _compiled[key] = cute.compile(*make(), options=_OPTIONS.format(arch))
     return found
 
 
@@ -89,16 +100,32 @@ def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequenc
     has. crew: default `crew_of` the query's device."""
     query, key, value = (aligned(t) for t in tensors)
     crew = crew or crew_of(query.device, work_items(plan, query, lists))
-    function = compiled(Signature(plan, lists.row_ptr is not None, lists.work is not None, crew.counter is not None))
+    argument = crew.argument
+    plan = replace(plan, split=lists.parts > 0) if plan.split != (lists.parts > 0) else plan
+    signature = Signature(plan, lists.row_ptr is not None, lists.work is not None, crew.counter is not None)
+    function = compiled(signature)
     out, lse = _outputs(query, value.shape[3])
-    argument, spans = crew.argument, None
+    parts = _parts(plan, lists, out, argument)
+    spans = None
     if lists.row_ptr is not None:
         spans = (argument(lists.row_ptr), argument(lists.runs), lists.batch_stride, lists.head_stride)
     work, counter = (None if t is None else argument(t) for t in (lists.work, crew.counter))
     captures, slots = _values(bounds, query.device)
-    function(tuple(map(argument, (query, key, value, out, lse))), scale, (spans, work, None, counter), crew.workers,
+    function(tuple(map(argument, (query, key, value, out, lse))), scale, (spans, work, parts, counter), crew.workers,
              (tuple(map(argument, captures)) or None, slots or None))
+    if parts is not None:
+        rows, ptr = argument(lists.combine_rows), argument(lists.combine_ptr)
+        compiled_combine(signature)(parts, rows, ptr, argument(out), argument(lse))
     return out, lse
+
+
+def _parts(plan: Plan, lists: Lists, out: Tensor, argument: Callable) -> tuple | None:
+    """Room for the pieces of split rows: float32 [parts, rows, Dv] and [parts, rows]."""
+    if not lists.parts:
+        return None
+    shape = lists.parts, plan.tiles.rows, out.shape[3]
+    sizes = (shape, shape[:2])
+    return tuple(argument(torch.empty(size, dtype=torch.float32, device=out.device)) for size in sizes)
 
 
 def _outputs(query: Tensor, dim_v: int) -> tuple[Tensor, Tensor]:

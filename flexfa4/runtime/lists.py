@@ -2,14 +2,15 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from flexfa4.plan import Plan
-from flexfa4.schedule import Work, make_schedule, section_kv_heads
+from flexfa4.schedule import FULL, Schedule, Work, make_schedule, section_kv_heads
 from flexfa4.schedule.lpt import L2_BYTES
 from flexfa4.sparsity import Spans
 
@@ -17,13 +18,17 @@ from flexfa4.sparsity import Spans
 @dataclass(frozen=True, eq=False)
 class Lists:
     """row_ptr, runs, batch_stride, head_stride: a mask's spans as `flexfa4.kernels.arguments.Lists` has them, None without a
-    mask; work: int32 [n, 6], None for the natural order."""
+    mask; work: int32 [n, 6], None for the natural order. parts: how many pieces rows were split into; combine_rows, combine_ptr:
+    `flexfa4.schedule.Schedule`'s, None without splits."""
 
     row_ptr: Tensor | None = None
     runs: Tensor | None = None
     batch_stride: int = 0
     head_stride: int = 0
     work: Tensor | None = None
+    parts: int = 0
+    combine_rows: Tensor | None = None
+    combine_ptr: Tensor | None = None
 
 
 NO_MASK = Lists()
@@ -34,27 +39,64 @@ _made: "weakref.WeakKeyDictionary[Spans, dict[tuple, Lists]]" = weakref.WeakKeyD
 def lists_of(spans: Spans, plan: Plan, query: Tensor, key: Tensor) -> Lists:
     """The lists of a call whose mask has these spans (on the CPU, at the plan's tiles), on the query's device. Made once for
     each batch and head count, and kept as long as the spans."""
-    key_bytes = key.shape[2] * (key.shape[3] + plan.tiles.head_dim_v) * key.element_size()
-    call = (query.shape[0], query.shape[1], key.shape[1], key_bytes, query.device)
+    call = (query.shape[0], query.shape[1], key.shape[1])
     kept = _made.setdefault(spans, {})
-    if call not in kept:
+    found = kept.get((call, query.device, plan.out == ""))
+    if found is None:
         per_section = section_kv_heads(key.shape[2], key.shape[3], plan.tiles.head_dim_v, key.element_size(), L2_BYTES[plan.arch])
-        kept[call] = make_lists(spans, work_list(spans, call[:3], per_section, workers_of(query.device)), query.device)
-    return kept[call]
+        work = work_of(spans, call)
+        made = make_schedule(work, workers_of(query.device), per_section, split=_may_split(plan))
+        found = kept[call, query.device, plan.out == ""] = make_lists(spans, made, query.device)
+    return found
 
 
-def make_lists(spans: Spans, work: Tensor | None, device: torch.device | str = "cpu") -> Lists:
-    # The kernel may read one record of a list that holds none.
-    runs = spans.runs if len(spans.compact) else torch.zeros(1, 3, dtype=torch.int32)
-    per_batch = spans.Hm * spans.q_tiles if spans.Bm > 1 else 0
-    per_head = spans.q_tiles if spans.Hm > 1 else 0
-    return Lists(spans.row_ptr.to(device), runs.to(device), per_batch, per_head, None if work is None else work.to(device))
+def _may_split(plan: Plan) -> bool:
+    """Rows of a call with an output graph stay whole: their parts could not apply it, and whole rows must."""
+    return plan.arch == "sm90" and not plan.out
 
 
-def work_list(spans: Spans, heads: tuple[int, int, int], per_section: int, workers: int) -> Tensor:
-    """int32 [n, 6] on the CPU; heads: (batch, query heads, key heads)."""
-    work = Work(spans.row_ptr.cpu().numpy(), spans.runs.cpu().numpy(), *heads, spans.Bm, spans.Hm)
-    return torch.from_numpy(make_schedule(work, workers, per_section, split=False).tiles)
+def make_lists(spans: Spans | None, schedule: Schedule | None, device: torch.device | str = "cpu") -> Lists:
+    found = Lists()
+    if spans is not None:
+        # The kernel may read one record of a list that holds none.
+        runs = spans.runs if len(spans.compact) else torch.zeros(1, 3, dtype=torch.int32)
+        per_batch = spans.Hm * spans.q_tiles if spans.Bm > 1 else 0
+        per_head = spans.q_tiles if spans.Hm > 1 else 0
+        found = Lists(spans.row_ptr.to(device), runs.to(device), per_batch, per_head)
+    if schedule is not None:
+        found = replace(found, work=torch.from_numpy(schedule.tiles).to(device))
+        if schedule.parts:
+            found = replace(found, parts=schedule.parts, combine_rows=torch.from_numpy(schedule.combine_rows).to(device),
+                            combine_ptr=torch.from_numpy(schedule.combine_ptr).to(device))
+    return found
+
+
+def work_of(spans: Spans, heads: tuple[int, int, int]) -> Work:
+    """heads: (batch, query heads, key heads)."""
+    return Work(spans.row_ptr.cpu().numpy(), spans.runs.cpu().numpy(), *heads, spans.Bm, spans.Hm)
+
+
+def dense_lists(plan: Plan, query: Tensor, key: Tensor) -> Lists:
+    """The lists of a call without a mask: rows in natural order, unless they are too few for the device and are split."""
+    rows = -(-query.shape[2] // plan.tiles.rows)
+    workers = workers_of(query.device)
+    if rows * query.shape[0] * query.shape[1] >= 2 * workers or not _may_split(plan):
+        return NO_MASK
+    tiles = rows, -(-key.shape[2] // plan.tiles.kv_tile)
+    return _dense(tiles, (query.shape[0], query.shape[1], key.shape[1]), workers, query.device)
+
+
+@lru_cache(maxsize=256)
+def _dense(tiles: tuple[int, int], heads: tuple[int, int, int], workers: int, device: torch.device) -> Lists:
+    schedule = dense_schedule(tiles, heads, workers)
+    return make_lists(None, schedule, device) if schedule.parts else NO_MASK
+
+
+def dense_schedule(tiles: tuple[int, int], heads: tuple[int, int, int], workers: int) -> Schedule:
+    """Of a call without a mask; tiles: (query, key) tiles."""
+    q_tiles, kv_tiles = tiles
+    runs = np.tile(np.array([[0, kv_tiles, FULL]], np.int32), (q_tiles, 1))
+    return make_schedule(Work(np.arange(q_tiles + 1, dtype=np.int32), runs, *heads), workers)
 
 
 @lru_cache(maxsize=None)

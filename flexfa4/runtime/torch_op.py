@@ -18,7 +18,7 @@ from flexfa4.plan import Plan
 from flexfa4.sparsity import Spans
 
 from . import engine
-from .lists import NO_MASK, Lists, lists_of
+from .lists import Lists, dense_lists, lists_of
 from .programs import Layout, Programs, decode, encode
 from .spans_cache import spans_of
 
@@ -70,7 +70,7 @@ def _plain(tensors: tuple[Tensor, ...]) -> bool:
 
 def _lists(plan: Plan, mask: BoundGraph | None, layout: Layout | None, spans: Spans | None, query, key) -> Lists:
     if mask is None:
-        return NO_MASK
+        return dense_lists(plan, query, key)
     if spans is None:
         spans = spans_of(mask, layout, query.shape[2], key.shape[2])
     return lists_of(spans, plan, query, key)

@@ -147,3 +147,11 @@ def test_a_call_without_a_kernel_says_so():
     assert (out.double() - reference.attention(q, k, v)[0]).abs().max() < 1e-4
 
 
+
+
+def test_few_long_rows_are_split_over_keys():
+    q, k, v = inputs(1, 20000, heads=8, kv_heads=2)
+    check(q, k, v)
+    check(q, k, v, mask_mod=mods.causal_bottom_right(1, 20000))
+    q, k, v = inputs(300, 9000, heads=2, kv_heads=1, batch=1)
+    check(q, k, v, mask_mod=mods.causal_bottom_right(300, 9000), score_mod=mods.tanh_softcap(20.0))

@@ -23,7 +23,8 @@ import torch  # noqa: E402
 
 from flexfa4 import create_block_mask, mods, reference  # noqa: E402
 from flexfa4.runtime import engine, kernels  # noqa: E402
-from flexfa4.runtime.lists import NO_MASK, Lists, make_lists, work_list  # noqa: E402
+from flexfa4.runtime.lists import NO_MASK, Lists, dense_schedule, make_lists, work_of  # noqa: E402
+from flexfa4.schedule import make_schedule  # noqa: E402
 from flexfa4.trace import bind  # noqa: E402
 
 torch.set_num_threads(1)
@@ -33,7 +34,7 @@ COMPLETIONS = ("immediate", "random", "late")
 @dataclass(frozen=True)
 class Case:
     """One call. lengths: (q, kv); heads: (query, key). ordered: with a work list in the schedule's order; workers: CTAs, None
-    for one a work item."""
+    for one a work item. split_over: rows are split over KV for this many workers."""
 
     name: str
     lengths: tuple = (200, 300)
@@ -46,6 +47,7 @@ class Case:
     out_mod: Callable | None = None
     ordered: bool = False
     workers: int | None = None
+    split_over: int = 0
     runs: int = 3
 
 
@@ -60,11 +62,18 @@ def inputs(case: Case):
 
 
 def lists_of(case: Case, plan) -> Lists:
+    heads = (case.batch, *case.heads)
     if case.mask_mod is None:
-        return NO_MASK
+        tiles = (-(-case.lengths[0] // plan.tiles.rows), -(-case.lengths[1] // plan.tiles.kv_tile))
+        return make_lists(None, dense_schedule(tiles, heads, case.split_over)) if case.split_over else NO_MASK
     mask = create_block_mask(case.mask_mod, case.batch, case.heads[0], *case.lengths)
     spans = mask.spans(plan.tiles.rows, plan.tiles.kv_tile)
-    return make_lists(spans, work_list(spans, (case.batch, *case.heads), 1, 2) if case.ordered else None)
+    schedule = None
+    if case.ordered or case.split_over:
+        schedule = make_schedule(work_of(spans, heads), case.split_over or 2, 1, split=case.split_over > 0)
+    lists = make_lists(spans, schedule)
+    assert (lists.parts > 0) == (case.split_over > 0), f"{case.name}: {lists.parts} parts"
+    return lists
 
 
 def run(case: Case) -> list[dict]:
@@ -118,6 +127,11 @@ def upper_half(b, h, q, kv):
     return q < kv - 150
 
 
+def seldom(b, h, q, kv):
+    """Row 7 sees every key; of the others some see keys of the first tile only, some of the last only, some none."""
+    return (q == 7) | ((q % 3 == 0) & (kv < 128)) | ((q % 3 == 1) & (kv > 1900))
+
+
 CASES = [
     Case("plain"),
     Case("plain, few CTAs", workers=2),
@@ -141,6 +155,13 @@ CASES = [
     Case("D=31, 17", dims=(31, 17)),
     *gallery(),
 ]
+SPLIT_CASES = [
+    Case("split, one query", (1, 3000), (2, 1), split_over=8),
+    Case("split, D=64 causal", (300, 1500), (2, 1), (64, 64), mask_mod=mods.causal_bottom_right(300, 1500), split_over=12),
+    Case("split, parts without keys", (200, 2000), (1, 1), (128, 40), mask_mod=seldom, split_over=6),
+]
+if KERNEL == "sm90":
+    CASES += SPLIT_CASES
 
 
 def chosen(words: list[str]) -> list[Case]:

@@ -10,7 +10,7 @@ from cutlass.cute.nvgpu import cpasync, warp
 
 from ..carried import Fixed
 from ..walk import WorkItem
-from .shapes import GROUP_ROWS, GROUP_THREADS
+from .shapes import GROUP_ROWS, GROUP_THREADS, column_offsets
 
 # Named barriers 1.. belong to one warpgroup each; 0 is the CTA's.
 FIRST_GROUP_BARRIER = 1
@@ -47,6 +47,20 @@ def store_out(sink: Sink, fragment: cute.Tensor, item: WorkItem, tile: Int32, th
         cute.copy(sink.atom, shared, there)
         cute.arch.cp_async_bulk_commit_group()
         cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+@cute.jit
+def store_part(parts: tuple, fragment: cute.Tensor, lses: list, part: Int32, row: Int32, column: Int32):
+    """A piece of a split row, for the combine: normalised O [2 rows, n columns] of this thread and its LSE, in float32. row:
+    this thread's first row in the work tile; column: its first column."""
+    values, sums = parts
+    offsets = column_offsets(4 * cute.size(fragment, mode=[1]))
+    for i in cutlass.range_constexpr(len(lses)):
+        for j in cutlass.range_constexpr(len(offsets)):
+            if column + offsets[j] < values.shape[2]:
+                values[part, row + 8 * i, column + offsets[j]] = fragment[i, j]
+        if column == 0:
+            sums[part, row + 8 * i] = Float32(lses[i])
 
 
 def _meet(group: Int32) -> None:

@@ -1,7 +1,7 @@
 """The Hopper forward kernel: host function and kernel body, which hands each warp its role."""
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import cutlass
 import cutlass.cute as cute
@@ -10,11 +10,11 @@ from cutlass.cute.nvgpu import cpasync
 
 from ..arguments import ELEMENT, Lists, Signature, Tensors, Values
 from ..barriers import Ring, Turn, barrier_pointers, initialise
-from ..hooks import Hooks
 from ..handover import Slots
-from ..walk import Grid, next_index, start_walk, work_item
+from ..hooks import Hooks
+from ..walk import UNSPLIT, Grid, next_index, start_walk, work_item
 from .consumer import Columns, Products, Rota, attend
-from .epilogue import FIRST_GROUP_BARRIER, Sink, store_lse, store_out
+from .epilogue import FIRST_GROUP_BARRIER, Sink, store_lse, store_out, store_part
 from .load import Loader, Source, load_item
 from .shapes import GROUP_ROWS, GROUP_THREADS, Shapes, column_offsets, coordinates, rows_and_columns, transposed
 from .softmax import OnlineSoftmax, scale_rows
@@ -24,10 +24,12 @@ HEAD_MATRIX = [2, 3, 1, 0]
 
 
 class Ends(NamedTuple):
-    """What a consumer needs beside its products: (TMA atom, tensor) of the output, the LSE, the number of keys, the scale."""
+    """What a consumer needs beside its products: (TMA atom, tensor) of the output, the LSE, the parts of split rows (None without
+    splits), the number of keys, the scale."""
 
     out: tuple
     lse: cute.Tensor
+    parts: Optional[tuple]
     kv_len: Int32
     scale: Float32
 
@@ -80,7 +82,7 @@ class Forward:
         else:
             cute.arch.setmaxregister_increase(t.registers[0])
             hooks = Hooks(self.signature, values)
-            ends = Ends(maps[3], lse, sources[1].tensor.shape[0], scale)
+            ends = Ends(maps[3], lse, lists.parts, sources[1].tensor.shape[0], scale)
             self.consume(shapes, rings, shared, ends, hooks, slots, lists.spans)
 
     @cute.jit
@@ -132,10 +134,17 @@ class Forward:
                 normalised = rows_and_columns(products.out)
                 scale_rows(normalised, inverses)
                 rows.out(normalised, [Int32(column + o) for o in column_offsets(t.head_dim_v)], lses)
-                store_lse(ends.lse, item, positions, lses, thread)
                 place = cute.recast_ptr(shared[0][None, None, queries].iterator, shapes.out.inner, dtype=self.element)
                 sink = Sink(*ends.out, cute.make_tensor(place, shapes.out.outer), products.values)
-                store_out(sink, products.out, item, tile, thread, group)
+                if cutlass.const_expr(self.signature.plan.split):
+                    if item.part == UNSPLIT:
+                        store_lse(ends.lse, item, positions, lses, thread)
+                        store_out(sink, products.out, item, tile, thread, group)
+                    else:
+                        store_part(ends.parts, normalised, lses, item.part, group * GROUP_ROWS + row, column)
+                else:
+                    store_lse(ends.lse, item, positions, lses, thread)
+                    store_out(sink, products.out, item, tile, thread, group)
                 rings[0].release(q_turn)
                 q_turn = q_turn.next()
 
