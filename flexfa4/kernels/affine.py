@@ -1,8 +1,8 @@
 """Affine terms of a score graph, walked along the columns of a fragment instead of computed for every element.
 
 ALiBi's slope[h] * float(q - kv) changes by -slope[h] from one column to the next. Computed as written it costs an integer
-subtraction and a conversion an element, and conversions run at a quarter of the rate of additions. Here it is computed once a row,
-at the fragment's first column, and every column adds a constant multiple of its step: one FMA.
+subtraction and a conversion an element, and conversions run at a quarter of the rate of additions. Here it is computed once a
+row, at the fragment's first column, and every column adds a constant multiple of its step: one FMA.
 """
 from __future__ import annotations
 

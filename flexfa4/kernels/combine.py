@@ -1,7 +1,7 @@
 """Combines the parts of query tiles that were split over KV: any architecture.
 
-Part p of a row is its softmax over some of the keys, O_p, with LSE_p. The row's LSE is log(sum(exp(LSE_p))) and its output the sum
-of exp(LSE_p - LSE) O_p. One warp a row; a lane holds every 32nd column.
+Part p of a row is its softmax over some of the keys, O_p, with LSE_p. The row's LSE is log(sum(exp(LSE_p))) and its output the
+sum of exp(LSE_p - LSE) O_p. One warp a row; a lane holds every 32nd column.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WARPS = 4
 
 
 def fake_combine_arguments(signature: Signature) -> tuple:
-    """(parts, rows int32[m, 3] of (batch, head, q_tile), ptr int32[m + 1]: row i is parts ptr[i] .. ptr[i + 1], out, lse, stream);
+    """(parts, rows int32[m, 3] of (batch, head, q_tile), ptr int32[m + 1], out, lse, stream): row i is parts ptr[i] .. ptr[i + 1];
     parts, out and lse as in `arguments.Lists` and `arguments.Tensors`."""
     batch, heads, q_len, dim_v, count = (cute.sym_int() for _ in range(5))
     shape = (count, signature.plan.tiles.rows, dim_v)

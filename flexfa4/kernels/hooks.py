@@ -79,7 +79,8 @@ class RowHooks(Fixed):
     def _join(self, kind: str, row: Scope, column: Scope, **leaves):
         return self._emitters[kind].join(row, column, **leaves).value()
 
-    def score(self, fragment: cute.Tensor, columns: Sequence[Int32], scale: Float32, offsets: Sequence[int] | None = None) -> None:
+    def score(self, fragment: cute.Tensor, columns: Sequence[Int32], scale: Float32,
+              offsets: Sequence[int] | None = None) -> None:
         """fragment[i, j] = score graph(fragment[i, j] * scale) in place; nothing without a score graph. offsets: where known
         while compiling, columns[j] - columns[0] of each column, along which affine terms are then walked."""
         if "score" not in self._rows:
