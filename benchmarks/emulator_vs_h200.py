@@ -1,7 +1,7 @@
 """flash-attn-4's sm_90a kernels: emulator output against H200 output on the same inputs, eight configurations, both passes.
 
-    python benchmarks/emulator_vs_h200.py gpu FOLDER       on the GPU: inputs and outputs of each configuration to FOLDER
-    python benchmarks/emulator_vs_h200.py compare FOLDER   anywhere: the emulator on the saved inputs, and a table
+    python benchmarks/emulator_vs_h200.py gpu FILE.pt       on the GPU: inputs and outputs of each configuration
+    python benchmarks/emulator_vs_h200.py compare FILE.pt   anywhere: the emulator on the saved inputs, and a table
 
 The table counts values that are bit-equal, those one bfloat16 step apart, and the rest; the logarithm's largest difference. The
 order of additions inside wgmma is the one thing that the emulator does not know. Needs flash-attn-4."""
@@ -49,11 +49,11 @@ def both_passes(case, q, k, v, dout) -> dict:
     return dict(out=out, lse=lse) | dict(zip(GRADIENTS, grads))
 
 
-def on_gpu(folder: Path) -> None:
+def on_gpu(target: Path) -> None:
     import torch
     import fa4_cases
 
-    folder.mkdir(parents=True, exist_ok=True)
+    runs = []
     for number, case in enumerate(configurations()):
         tensors = fa4_cases.inputs(case, seed=number)
         start = time.perf_counter()
@@ -62,9 +62,9 @@ def on_gpu(folder: Path) -> None:
         torch.cuda.synchronize()
         same = {name: bool(torch.equal(found[name], again[name])) for name in found}
         saved = dict(zip(("q", "k", "v", "dout"), tensors)) | {name: t.cpu() for name, t in found.items()}
-        torch.save(dict(name=case.name, device=torch.cuda.get_device_name(), repeatable=same, tensors=saved),
-                   folder / f"{number}.pt")
+        runs.append(dict(name=case.name, device=torch.cuda.get_device_name(), repeatable=same, tensors=saved))
         print(case.name, f"{time.perf_counter() - start:.1f} s, the same twice: {same}", flush=True)
+        torch.save(runs, target)
 
 
 def steps(a, b):
@@ -78,7 +78,7 @@ def steps(a, b):
     return (ordered(a) - ordered(b)).abs()
 
 
-def compare(folder: Path) -> None:
+def compare(source: Path) -> None:
     import fa4
 
     fa4.setup("sm_90a")
@@ -87,13 +87,9 @@ def compare(folder: Path) -> None:
 
     rows = []
     print("| configuration | value | bit-equal | one step | further | largest difference |\n|---|---|---|---|---|---|")
-    for number, case in enumerate(configurations()):
-        path = folder / f"{number}.pt"
-        if not path.exists():
-            continue
-        saved = torch.load(path)
+    for case, saved in zip(configurations(), torch.load(source)):
         t = saved["tensors"]
-        assert saved["name"] == case.name, f"{path} holds {saved['name']!r}: run the GPU half again"
+        assert saved["name"] == case.name, f"{source} holds {saved['name']!r}: run the GPU half again"
         found, _ = fa4_cases.run(case, t["q"], t["k"], t["v"], t["dout"], dict(arch="sm_90a", completion="immediate"))
         wanted = fa4_cases.reference(case, t["q"], t["k"], t["v"], t["dout"])
         for name in ("out", *GRADIENTS):

@@ -74,6 +74,10 @@ inline float saturate(float x) { return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f; } // 
 
 template <class T, class A, int MODE, bool RELU, bool FINITE> u32 narrow(A a) {
     double x = (double)a;
+    if (std::is_same_v<A, double> && x != x) { // the upper bits of the payload stay (seen on an H200)
+        constexpr u32 quiet = ((1u << T::exponent) - 1) << T::mantissa | 1u << (T::mantissa - 1);
+        return quiet | ((u32)(std::bit_cast<u64>(x) >> (52 - T::mantissa)) & ((1u << T::mantissa) - 1));
+    }
     if (RELU) x = x > 0 || x != x ? x : 0.0;
     return to16<T>(x, MODE, FINITE);
 }
@@ -109,7 +113,9 @@ template <class A> void narrow_all(const std::string &a) {
     narrow_both<A, ZERO>(a);
 }
 template <class T> void widen(const std::string &t) {
-    def("cvt.f32." + t, "d s", op1<float, T, [](T a) { return cn((float)a); }>);
+    // bf16 is widened by a shift, so the payload of a NaN stays; f16 gives the canonical one (both seen on an H200).
+    constexpr bool bf = std::is_same_v<T, Bfloat>;
+    def("cvt.f32." + t, "d s", op1<u32, T, [](T a) { return bf ? (u32)a.b << 16 : as_u(cn((float)a)); }>);
     def("cvt.ftz.f32." + t, "d s", op1<float, T, [](T a) { return ftz(cn((float)a)); }>);
     def("cvt.sat.f32." + t, "d s", op1<float, T, [](T a) { return saturate((float)a); }>);
     def("cvt.f64." + t, "D s", op1<double, T, [](T a) { return (double)a; }>);
@@ -150,7 +156,9 @@ void define_wide() {
     def("cvt.sat.f32.f32", "d s", op1<float, float, saturate>);
     def("cvt.ftz.f32.f32", "d s", op1<float, float, ftz>);
     def("cvt.f64.f32", "D s", op1<double, float, [](float a) { return (double)a; }>);
-    constexpr auto single = [](double a) { return cn((float)a); };
+    constexpr auto single = [](double a) {
+        return a != a ? as_f(0x7fc00000u | ((u32)(std::bit_cast<u64>(a) >> 29) & 0x7fffff)) : (float)a;
+    };
     def("cvt.rn.f32.f64", "d S", op1<float, double, single>);
     def("cvt.rm.f32.f64", "d S", rounded<1, op1<float, double, single>>);
     def("cvt.rp.f32.f64", "d S", rounded<2, op1<float, double, single>>);

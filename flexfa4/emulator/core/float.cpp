@@ -153,10 +153,10 @@ void define_float() {
     f32_minmax<fmin_ptx>("min", "");
     f32_minmax<fmax_nan>("max", ".NaN");
     f32_minmax<fmin_nan>("min", ".NaN");
-    def("neg.f32", "d s", op1<u32, u32, [](u32 a) { return a ^ 0x80000000u; }>);
-    def("abs.f32", "d s", op1<u32, u32, [](u32 a) { return a & 0x7fffffffu; }>);
-    def("neg.ftz.f32", "d s", op1<float, float, [](float a) { return ftz(-a); }>);
-    def("abs.ftz.f32", "d s", op1<float, float, [](float a) { return ftz(std::fabs(a)); }>);
+    def("neg.f32", "d s", op1<float, float, [](float a) { return cn(-a); }>);
+    def("abs.f32", "d s", op1<float, float, [](float a) { return cn(std::fabs(a)); }>);
+    def("neg.ftz.f32", "d s", op1<float, float, [](float a) { return cn(ftz(-a)); }>);
+    def("abs.ftz.f32", "d s", op1<float, float, [](float a) { return cn(ftz(std::fabs(a))); }>);
     def("copysign.f32", "d s s", op2<u32, u32, u32, [](u32 a, u32 b) { return (b & 0x7fffffffu) | (a & 0x80000000u); }>);
     approx<ex2>("ex2");
     approx<[](float a) { return cn((float)std::log2((double)a)); }>("lg2");

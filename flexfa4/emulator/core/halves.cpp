@@ -104,11 +104,11 @@ template <class T> void half_ops(const std::string &t) {
     }
     extremes<T, MAX<T>, MAX_NAN<T>>("max", t);
     extremes<T, MIN<T>, MIN_NAN<T>>("min", t);
-    one<[](u16 a) { return (u16)(a ^ 0x8000); }>("neg", t);
-    one<[](u16 a) { return (u16)(a & 0x7fff); }>("abs", t);
+    one<[](u16 a) { return nan<T>(a) ? (u16)0x7fff : (u16)(a ^ 0x8000); }>("neg", t);
+    one<[](u16 a) { return nan<T>(a) ? (u16)0x7fff : (u16)(a & 0x7fff); }>("abs", t);
     if (t == ".f16") {
-        one<[](u16 a) { return (u16)(flush<T>(a) ^ 0x8000); }>("neg.ftz", t);
-        one<[](u16 a) { return (u16)(flush<T>(a) & 0x7fff); }>("abs.ftz", t);
+        one<[](u16 a) { return nan<T>(a) ? (u16)0x7fff : (u16)(flush<T>(a) ^ 0x8000); }>("neg.ftz", t);
+        one<[](u16 a) { return nan<T>(a) ? (u16)0x7fff : (u16)(flush<T>(a) & 0x7fff); }>("abs.ftz", t);
     }
     one<[](u16 a) { return to16<T>(std::tanh((double)T(a))); }>("tanh.approx", t);
     // bf16 has the flushing form only.

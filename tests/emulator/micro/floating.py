@@ -95,9 +95,10 @@ def _others():
     for f, letter, t in ((F32, "i", "f32"), (F64, "l", "f64")):
         yield op(f"div.rn.{t}", f, letter, 2, lambda a, b, f=f: divide(f, a, b))
         yield op(f"rcp.rn.{t}", f, letter, 1, lambda a, f=f: divide(f, f.round(Fraction(1)), a))
-        yield op(f"neg.{t}", f, letter, 1, lambda a, f=f: a ^ f.sign)
+        # An H200 answers the canonical NaN.
+        yield op(f"neg.{t}", f, letter, 1, lambda a, f=f: f.nan if f.is_nan(a) else a ^ f.sign)
         yield op(f"sqrt.rn.{t}", f, letter, 1, lambda a, f=f: root(f, a))
-        yield op(f"abs.{t}", f, letter, 1, lambda a, f=f: a & (f.sign - 1))
+        yield op(f"abs.{t}", f, letter, 1, lambda a, f=f: f.nan if f.is_nan(a) else a & (f.sign - 1))
         yield op(f"max.{t}", f, letter, 2, lambda a, b, f=f: maximum(f, a, b))
         yield op(f"min.{t}", f, letter, 2, lambda a, b, f=f: maximum(f, a, b, sign=-1))
         for c in ("eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"):

@@ -55,8 +55,8 @@ def _of(t, f):
             yield from _both(name + (".NaN" if nan else ""), t, f, 2, lambda a, b, n=nan, s=sign: maximum(f, a, b, n, s))
     yield from _both("max.xorsign.abs", t, f, 2,
                      lambda a, b: maximum(f, a & 0x7FFF, b & 0x7FFF) & 0x7FFF | (a ^ b) & 0x8000)
-    yield from _both("neg", t, f, 1, lambda a: a ^ 0x8000)
-    yield from _both("abs", t, f, 1, lambda a: a & 0x7FFF)
+    yield from _both("neg", t, f, 1, lambda a: 0x7FFF if f.is_nan(a) else a ^ 0x8000)
+    yield from _both("abs", t, f, 1, lambda a: 0x7FFF if f.is_nan(a) else a & 0x7FFF)
     for c in ("eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"):
         yield lanewise(f"setp.{c}.{t}", f"setp.{c}.{t} %p1, " + "{a}, {b}; selp.b32 {d}, 1, 0, %p1;", "i",
                        [("h", v) for v in _columns(f, 2)], lambda a, b, c=c: int(compare(f, c, a, b)))
