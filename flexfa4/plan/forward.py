@@ -48,7 +48,7 @@ class Sm100Forward:
     kv_stages: int = 3
     ctas: int = 1
     early_p: int = 96
-    software_exp: int = 4
+    software_exp: int = 2
     exp_degree: int = 3
     rescale_tau: float = 8.0
     out_over_q: bool = False

@@ -20,7 +20,7 @@ from ..walk import PARTIAL, Walk
 from .context import Context
 
 LOAD_COLUMNS = 32  # of S in one tcgen05.ld
-STORE_COLUMNS = 16  # of P in one tcgen05.st, in 8 words
+STORE_COLUMNS = 32  # of P in one tcgen05.st, in 16 words
 
 
 @dataclass(frozen=True)

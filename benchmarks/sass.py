@@ -1,0 +1,132 @@
+"""Reads machine code: loops of a kernel, what each warp role executes for one KV tile, and instructions by class.
+
+Needs nvdisasm (the package nvidia-cuda-nvdisasm, or one on the path). A loop is a stretch that a branch jumps back over; the
+repeated part of a wait for a barrier lies outside of it."""
+
+import re
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+_LINE = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)\s*(.*)$")
+_LABEL = re.compile(r"^(\.L_x_\d+):")
+_TARGET = re.compile(r"`\((\.L_x_\d+)\)")
+
+# First match wins. Pipes as in the paper on FlashAttention-4 (section 3): special functions, FMA, the rest of the vector ALU.
+CLASSES = (
+    ("MUFU", r"MUFU"),
+    ("FMA", r"FFMA|FMUL|FADD|IMAD|HFMA2"),
+    ("convert", r"F2FP|F2F|I2F|F2I"),
+    ("tensor memory", r"LDTM|STTM|UTCATOM|FENCE\.VIEW"),
+    ("memory", r"LDG|STG|LDS|STS|LDC|LDL|STL|ATOM|RED"),
+    ("barrier", r"SYNCS|BAR|WARPSYNC|ELECT|MEMBAR|FENCE|UTCBAR|NOP|DEPBAR|VOTE"),
+    ("tensor core, TMA", r"UTCHMMA|UTMA|UBLK"),
+    ("uniform", r"U[A-Z]|R2UR|S2UR|VOTEU"),
+    ("branch", r"BRA|EXIT|CALL|RET|BSSY|BSYNC|BREAK"),
+    ("ALU", r""),
+)
+
+
+@dataclass(frozen=True)
+class Instruction:
+    opcode: str
+    rest: str
+    guarded: bool
+
+    @property
+    def conditional(self) -> bool:
+        """Of a branch: whether it may fall through."""
+        return self.guarded or re.match(r"!?U?P\d", self.rest) is not None
+
+    @property
+    def kind(self) -> str:
+        return next(name for name, pattern in CLASSES if re.match(pattern, self.opcode))
+
+
+def nvdisasm() -> str:
+    """Path of the disassembler. Raises FileNotFoundError where there is none."""
+    found = sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/bin/nvdisasm")) or [shutil.which("nvdisasm")]
+    if found[0] is None:
+        raise FileNotFoundError("nvdisasm: pip install nvidia-cuda-nvdisasm")
+    return str(found[0])
+
+
+def disassemble(cubin: bytes) -> tuple[list[Instruction], dict[str, int]]:
+    """(instructions, label -> index of the instruction after it)."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run([nvdisasm(), "-c", file.name], capture_output=True, text=True, check=True).stdout
+    instructions, labels = [], {}
+    for line in text.splitlines():
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(instructions)
+        elif found := _LINE.match(line):
+            instructions.append(Instruction(found[2], found[3], found[1] is not None))
+    return instructions, labels
+
+
+def loops(instructions: list[Instruction], labels: dict[str, int]) -> list[tuple[int, int]]:
+    """(first, one past last) of every loop, innermost last; those over an EXIT are jumps back from out of line."""
+    found = set()
+    for i, instruction in enumerate(instructions):
+        target = _TARGET.search(instruction.rest) if instruction.opcode.startswith("BRA") else None
+        if target and labels[target[1]] <= i:
+            first = labels[target[1]]
+            if not any(x.opcode in ("EXIT", "USETMAXREG.DEALLOC.CTAPOOL") for x in instructions[first:i]):
+                found.add((first, i + 1))
+    return sorted(found, key=lambda span: span[0] - span[1])
+
+
+def shortest_path(instructions: list[Instruction], labels: dict[str, int], span: tuple[int, int]) -> list[Instruction]:
+    """What one pass through a loop executes at least: rare branches left out, waits not repeated, inner loops once."""
+    first, end = span
+    best, before = {first: 0}, {}
+    for i in range(first, end):
+        if i not in best:
+            continue
+        instruction = instructions[i]
+        branch = instruction.opcode.startswith("BRA")
+        following = [] if branch and not instruction.conditional else [i + 1]
+        target = _TARGET.search(instruction.rest) if branch else None
+        if target:
+            following.append(labels[target[1]])
+        for j in following:
+            if i < j < end and best[i] + 1 < best.get(j, 1 << 30):
+                best[j], before[j] = best[i] + 1, i
+    last = max(i for i in best if instructions[i].opcode.startswith("BRA"))
+    path = [last]
+    while path[-1] != first:
+        path.append(before[path[-1]])
+    return [instructions[i] for i in reversed(path)]
+
+
+def count(stretch: list[Instruction], opcode: str) -> int:
+    return sum(x.opcode.startswith(opcode) for x in stretch)
+
+
+def softmax_path(code: tuple[list[Instruction], dict[str, int]]) -> list[Instruction]:
+    """One KV tile of one softmax warp, without masks: the shortest way through the shortest of its loops."""
+    instructions, labels = code
+    paths = [shortest_path(instructions, labels, s) for s in loops(*code)]
+    return min((p for p in paths if count(p, "MUFU.EX2") >= 64 and count(p, "STTM")), key=len)
+
+
+def role_path(code: tuple[list[Instruction], dict[str, int]], opcode: str, times: int) -> int:
+    """Instructions of one KV tile of the warp that executes `opcode` so many times for it, rare branches left out. Where it does
+    half of them in each pass of an inner loop, over the query tiles, both passes are counted. Raises ValueError where no loop
+    fits."""
+    paths = [shortest_path(*code, s) for s in loops(*code)]
+    whole = [len(p) for p in paths if count(p, opcode) == times and not count(p, "MUFU")]
+    half = [len(p) for p in paths if 2 * count(p, opcode) == times and not count(p, "MUFU")]
+    if not whole and not half:
+        raise ValueError(f"no loop executes {opcode} {times} times")
+    return min(whole) if whole else max(half) + min(half)
+
+
+def by_class(stretch: list[Instruction]) -> Counter:
+    return Counter(x.kind for x in stretch)

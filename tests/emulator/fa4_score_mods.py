@@ -1,0 +1,33 @@
+"""Score changes in flash-attn-4's own form, to compare the code it makes of them: vectors in registers, arguments by name."""
+
+import cutlass
+import cutlass.cute as cute
+import torch
+from cutlass import Float32, Int32
+
+HEADS = 4
+SPAN = 64
+
+
+@cute.jit
+def alibi(scores, b_idx, h_idx, q_idx, kv_idx, seqlen_info, aux_tensors):
+    """scores + 2 ** (-8 (h_idx + 1) / heads) * (kv - q)."""
+    slope = cute.math.exp2((h_idx + 1).to(Float32) * (-8.0 / HEADS), fastmath=True)
+    return scores + slope * (kv_idx - q_idx).to(Float32)
+
+
+@cute.jit
+def relative(scores, b_idx, h_idx, q_idx, kv_idx, seqlen_info, aux_tensors):
+    """scores + table[h, clamp(kv - q, -SPAN, SPAN) + SPAN]."""
+    distance = cute.make_rmem_tensor(1, Int32)
+    distance.store(kv_idx - q_idx)
+    head = cute.make_rmem_tensor(1, Int32)
+    head.store(h_idx)
+    at = cutlass.min(cutlass.max(distance[0], Int32(-SPAN)), Int32(SPAN)) + SPAN
+    bias = cute.make_rmem_tensor(1, Float32)
+    bias[0] = Float32(aux_tensors[0][head[0], at])
+    return scores + bias.load()
+
+
+def aux(name: str):
+    return [torch.zeros(HEADS, 2 * SPAN + 1)] if name == "relative" else None
