@@ -1,6 +1,7 @@
 """ctypes face of the C++ core: the handler table, programs and launches."""
 
 import ctypes
+import re
 import weakref
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -108,13 +109,14 @@ class Loaded:
         weakref.finalize(self, library().emu_program_free, self.handle)
 
     def where(self, message: str) -> str:
-        """Adds the source line that `.loc` gives to a message that starts with "line N:"."""
-        head, _, rest = message.partition(":")
-        if not head.startswith("line ") or not head[5:].isdigit():
-            return message
-        number = int(head[5:])
-        loc = next((s for s, row in zip(self.program.source, self.program.ins) if row[5] == number and s), None)
-        return f"{head} (source line {loc[1]} of file {loc[0]}):{rest}" if loc else message
+        """Adds the source line that `.loc` gives to each "line N" of a message."""
+        sources = {int(row[5]): loc for loc, row in zip(self.program.source, self.program.ins) if loc}
+
+        def name(found):
+            loc = sources.get(int(found[1]))
+            return f"line {found[1]} (source line {loc[1]} of file {loc[0]})" if loc else found[0]
+
+        return re.sub(r"\bline (\d+)", name, message)
 
     def launch(self, config: Config) -> Launch:
         """Runs a filled-in configuration. Raises what errors.py lists."""
