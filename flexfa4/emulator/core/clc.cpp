@@ -1,5 +1,6 @@
 // Cluster launch control (sm_100): a running CTA asks to cancel a cluster that has not been launched, and takes over its work.
 #include "lanes.h"
+#include "order.h"
 
 namespace {
 // The 16-byte answer is opaque to the kernel: x, y, z of the first CTA, then one of these words.
@@ -41,6 +42,8 @@ template <bool MULTICAST> Result try_cancel(Warp &w, const Ins &I) {
             if (w.M->cfg.completion != IMMEDIATE) std::memset(p, 0xff, 16);
         }
         check_async(*w.M, *a, I);
+        if (w.M->hb)
+            for (Cta *c : ctas) w.M->hb->sent(w, *a, {c, to.off}, 16, {MULTICAST ? c : bar.cta, bar.off}, Order::PROXY);
         Machine *M = w.M;
         const Ins *ins = &I;
         a->run = [=] {

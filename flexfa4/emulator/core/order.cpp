@@ -32,7 +32,7 @@ void Order::start(Cta &c) {
         x->one = shadow.component(o->comps, name_of(w, "one thread of "), true);
         x->init = shadow.component(o->comps, name_of(w, ""), true);
         for (u32 comp : {x->many, x->one, x->init}) x->view.seen.raise(comp, shadow.now[comp]);
-        x->synced = shadow.now[x->many];
+        x->synced = shadow.now[x->many] - 1;
         x->registers.resize((size_t)M.P->watched);
         if (i % 4 == 0) {
             u32 comp = shadow.component(o->comps, fmt("wgmma of warps %zu-%zu", i, i + 3), false);
@@ -127,11 +127,11 @@ void Order::tick(Warp &w) {
     o.view.seen.raise(o.one, shadow.tick(o.one));
 }
 void Order::warp_barrier(Warp &w) {
-    tick(w);
     WarpOrder &o = *w.order;
     o.synced = shadow.now[o.many];
     o.loads_synced = o.view.seen.at(o.tmem_load);
     o.stores_synced = o.view.seen.at(o.tmem_store);
+    tick(w);
 }
 
 // ---- mbarriers
@@ -143,7 +143,8 @@ void Order::bar_init(Warp &w, Cta *c, u32 off, const Ins &I) {
     if (!b.comp) b.comp = shadow.component(o.comps, fmt("a copy that completes on mbarrier 0x%x", off - SMEM_BASE), false);
     b.phases = b.first = shadow.now[b.comp];
     b.init_comp = w.order->init;
-    b.init_time = shadow.now[w.order->init];
+    b.init_time = shadow.tick(w.order->init);
+    w.order->view.seen.raise(b.init_comp, b.init_time);
     b.init_line = I.line;
     b.off = off;
     b.now.clear();
@@ -181,9 +182,12 @@ void Order::signal(const Async &a, Cta *c, u32 off) {
     if (!a.order) return;
     BarOrder &b = bar(c, off);
     b.now.join(a.order->view);
-    b.now.raise(a.order->comp, a.order->time);
     b.last = a.ins;
-    if (a.order->comp == b.comp) return;
+    if (!a.order->comp || a.order->comp == b.comp) {
+        b.now.raise(b.comp, b.phases + 1);
+        return;
+    }
+    b.now.raise(a.order->comp, a.order->time);
     for (auto &r : b.engine)
         if (r.comp == a.order->comp) {
             r = {r.comp, a.order->time, a.ins};
@@ -235,7 +239,6 @@ void Order::init_fence(Warp &w) {
     u32 t = shadow.now[o.init];
     o.released.raise(o.init, t);
     o.view.raise(o.init, t);
-    o.view.seen.raise(o.init, shadow.tick(o.init));
 }
 void Order::fence(Warp &w) {
     w.order->view.join(w.order->observed);

@@ -197,6 +197,9 @@ struct Order {
 
     // ---- asynchronous work as it is issued, and the waits for it
     void load(Warp &w, Async &a, Cta *to, u32 dst, u32 bytes, bool from_shared, u32 src);
+    // One of the places that `a` writes, and the mbarrier that it completes bytes on.
+    enum Send { STORE, REDUCE, PROXY };
+    void sent(Warp &w, Async &a, Place to, u32 bytes, Place bar, Send how);
     void bulk_store(Warp &w, Async &a, u32 src, u32 bytes);
     void bulk_done(Warp &w, const Async &a, bool reads_only);
     void cp_async(Warp &w, Async &a, Cta *to, u32 dst, u32 bytes);

@@ -96,6 +96,15 @@ void Order::load(Warp &w, Async &a, Cta *to, u32 dst, u32 bytes, bool from_share
     Look R = async_look(a, w.cta, "shared byte", shadow.access(b.comp, b.phases + 1, *a.ins, false));
     shadow.bytes(w.cta->order->smem, src, src + bytes, R);
 }
+void Order::sent(Warp &w, Async &a, Place to, u32 bytes, Place to_bar, Send how) {
+    if (!a.order) snapshot(w, a); // its component is that of each mbarrier it signals
+    used(a.order->view, to_bar.cta, to_bar.off, how == PROXY, *a.ins);
+    BarOrder &b = bar(to_bar.cta, to_bar.off);
+    u64 x = shadow.access(b.comp, b.phases + 1, *a.ins, true) | (how == REDUCE ? past::ATOMIC : 0);
+    Look L = async_look(a, to.cta, "shared byte", x);
+    L.async = how == PROXY;
+    shadow.bytes(to.cta->order->smem, to.off, to.off + bytes, L);
+}
 void Order::bulk_store(Warp &w, Async &a, u32 src, u32 bytes) {
     WarpOrder &o = *w.order;
     snapshot(w, a);

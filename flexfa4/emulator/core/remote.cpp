@@ -1,6 +1,7 @@
 // st.async and red.async (into shared memory of the cluster, completing bytes on an mbarrier there), and the rarer forms of
 // mbarrier.arrive.
 #include "lanes.h"
+#include "order.h"
 
 namespace {
 // [destination], value(s), [mbarrier]. combine: null for a store.
@@ -27,6 +28,7 @@ Result send(Warp &w, const Ins &I, u32 bytes, Combine combine, int registers) {
         // Reductions of one place may be in flight together: they are atomic.
         if (!combine) a->writes.push_back({to.cta, to.off, to.off + bytes});
         check_async(*w.M, *a, I);
+        if (w.M->hb) w.M->hb->sent(w, *a, to, bytes, b, combine ? Order::REDUCE : Order::STORE);
         if (!combine && w.M->cfg.completion != IMMEDIATE) std::memset(p, 0xff, bytes);
         Machine *M = w.M;
         const Ins *ins = &I;
@@ -81,8 +83,10 @@ template <bool COUNT, bool STATE> Result arrive_drop(Warp &w, const Ins &I) {
         if ((s32)n > b.expected) w.M->fail("mbarrier", I, fmt("drops %u of %d expected arrivals", n, b.expected), &w);
         set<u64>(t.v, l, (u64)b.phase << 63);
         b.expected -= (s32)n;
+        if (w.M->hb) w.M->hb->arrive(w, p.cta, p.off, I);
         mbar_arrive(*w.M, p.cta, p.off, n, I);
     }
+    if (w.M->hb) w.M->hb->tick(w);
     if (STATE) store_rows<u64>(w, I.o[0], t);
     return NEXT;
 }
