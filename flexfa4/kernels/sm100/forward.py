@@ -35,6 +35,9 @@ class Forward:
     def __init__(self, signature: Signature):
         self.signature = signature
         self.tiles = signature.plan.tiles
+        asked = dict(scheduler=self.tiles.scheduler, ctas=self.tiles.ctas, split=signature.plan.split, pack=signature.plan.pack)
+        if asked != dict(scheduler="static", ctas=1, split=False, pack=1):
+            raise ValueError(f"the sm100 forward is static, of one CTA, neither split nor packed: {asked}")
 
     @cute.jit
     def __call__(self, tensors: Tensors, scale: Float32, lists: Lists, workers: Int32, values: Values, stream):
