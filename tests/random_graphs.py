@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import torch
 from hypothesis import strategies as st
 
-from flexfa4.interpret import torch_dtype
 from flexfa4.ir import Capture, DType, Graph, Node, Op, cast, const, node
 from flexfa4.ir.bound import BoundGraph, Origin
 from flexfa4.ir.dtypes import INT_RANGE
 from flexfa4.ir.graph import ARGUMENTS
 from flexfa4.ir.ops import FLOAT_LEAVES, INDEX_LEAVES, LEAVES, SHIFTS
 from flexfa4.ir.verify import RULES, verify
+from flexfa4.tensors import torch_dtype
 
 ALL_OPS = frozenset(Op) - LEAVES
 _DIVISIONS = frozenset({Op.FLOORDIV, Op.MOD, Op.TRUNCDIV, Op.FMOD})

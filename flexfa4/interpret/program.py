@@ -14,8 +14,8 @@ import torch
 from flexfa4.ir import DType, Node, Op, topological
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.ir.ops import FLOAT_LEAVES, INDEX_LEAVES
+from flexfa4.tensors import torch_dtype
 
-from .dtypes import torch_dtype
 from .meaning import EVALUATE, divide, load, modulo
 
 _NUMBERS = frozenset({Op.CONST, Op.SLOT})

@@ -6,15 +6,13 @@ them weakly, so that nothing of the user's is kept alive.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import OrderedDict
-
-import torch
 
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.sparsity import Spans
 from flexfa4.sparsity.build import build_spans
 from flexfa4.sparsity.spans import Tiling
+from flexfa4.tensors import TensorKey
 
 from .programs import Layout
 
@@ -32,18 +30,14 @@ def spans_of(bound: BoundGraph, layout: Layout, q_len: int, kv_len: int) -> Span
     key = (bound.graph, bound.literals, tuple(map(type, bound.literals)), layout, q_len, kv_len)
     with _lock:
         entry = _entries.get(key)
-    if entry is not None and all(_same(seen, t) for seen, t in zip(entry[0], bound.tensors)):
+    if entry is not None and entry[0] == tuple(map(TensorKey, bound.tensors)):
         return entry[1]
     tiling = Tiling(layout.q_tile, layout.kv_tile, q_len, kv_len, layout.batches, layout.heads)
     spans, _ = build_spans(bound, tiling)
     with _lock:
-        _entries[key] = (tuple((weakref.ref(t), t._version, t.data_ptr()) for t in bound.tensors), spans)
+        _entries[key] = (tuple(map(TensorKey, bound.tensors)), spans)
         _entries.move_to_end(key)
         while len(_entries) > _KEPT:
             _entries.popitem(last=False)
     return spans
 
-
-def _same(seen: tuple, tensor: torch.Tensor) -> bool:
-    ref, version, pointer = seen
-    return ref() is tensor and tensor._version == version and tensor.data_ptr() == pointer

@@ -20,8 +20,25 @@ class Kind(IntEnum):
     FULL = 2
 
 
+class Grid:
+    """How many tiles lengths make at tile sizes; the last one of each axis may be ragged."""
+
+    q_tile: int
+    kv_tile: int
+    q_len: int
+    kv_len: int
+
+    @property
+    def q_tiles(self) -> int:
+        return -(-self.q_len // self.q_tile)
+
+    @property
+    def kv_tiles(self) -> int:
+        return -(-self.kv_len // self.kv_tile)
+
+
 @dataclass(frozen=True, eq=False)
-class Spans:
+class Spans(Grid):
     """Runs of tiles in CSR form.
 
     row_ptr: int32 [rows + 1]. runs: int32 [n, 3], each (begin, end, kind): tiles begin..end-1 are all of that kind; runs of a row
@@ -46,14 +63,6 @@ class Spans:
     def runs(self) -> torch.Tensor:
         """int32 [n, 3]."""
         return self.compact.to(torch.int32)
-
-    @property
-    def q_tiles(self) -> int:
-        return -(-self.q_len // self.q_tile)
-
-    @property
-    def kv_tiles(self) -> int:
-        return -(-self.kv_len // self.kv_tile)
 
     @property
     def rows(self) -> int:
@@ -112,7 +121,7 @@ class Spans:
 
 
 @dataclass(frozen=True)
-class Tiling:
+class Tiling(Grid):
     """The grid a mask is cut into: lengths and tile sizes in positions, and how many batches and heads are told apart."""
 
     q_tile: int
@@ -121,14 +130,6 @@ class Tiling:
     kv_len: int
     Bm: int = 1
     Hm: int = 1
-
-    @property
-    def q_tiles(self) -> int:
-        return -(-self.q_len // self.q_tile)
-
-    @property
-    def kv_tiles(self) -> int:
-        return -(-self.kv_len // self.kv_tile)
 
     def spans(self, row_ptr: np.ndarray, runs: np.ndarray, transposed: bool) -> Spans:
         """Spans on the CPU over the given arrays."""

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from ..ir import DType, Node, Op, cast, const, node
-from .dtypes import FROM_TORCH, HALVES, as_float, default_float, result_dtype
+from ..tensors import FROM_TORCH
+from .dtypes import HALVES, as_float, default_float, result_dtype
 from .recorder import active, refuse
 from .tracer import Traced
 

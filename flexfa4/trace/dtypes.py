@@ -1,4 +1,4 @@
-"""Between torch's dtypes and the IR's, and torch's promotion rule for 0-d tensors mixed with Python numbers."""
+"""torch's promotion rule for 0-d tensors mixed with Python numbers."""
 from __future__ import annotations
 
 from functools import reduce
@@ -6,13 +6,8 @@ from functools import reduce
 import torch
 
 from ..ir import DType, promote
+from ..tensors import FROM_TORCH
 
-TO_TORCH = {
-    DType.BOOL: torch.bool, DType.U8: torch.uint8, DType.I8: torch.int8, DType.I16: torch.int16, DType.I32: torch.int32,
-    DType.I64: torch.int64, DType.F16: torch.float16, DType.BF16: torch.bfloat16, DType.F32: torch.float32,
-    DType.F64: torch.float64,
-}
-FROM_TORCH = {t: d for d, t in TO_TORCH.items()}
 HALVES = frozenset({DType.F16, DType.BF16})
 
 

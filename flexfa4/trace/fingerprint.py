@@ -6,36 +6,13 @@ the mod from unversioned state. Writes through `.data` change no version and are
 """
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
-
-import torch
 
 from ..ir import DType
 from ..ir.bound import BoundGraph
 from ..ir.graph import Graph
+from ..tensors import TensorKey
 from .cache import bind
-from .guards import tensor_state
-
-
-class TensorKey:
-    """One tensor at one version. Equal to another key of the same living tensor object with the same layout and version."""
-
-    __slots__ = ("ref", "state", "_hash")
-
-    def __init__(self, t: torch.Tensor):
-        self.ref = weakref.ref(t)
-        self.state = tensor_state(t)
-        self._hash = hash((id(t), self.state))
-
-    def __eq__(self, other) -> bool:
-        if not isinstance(other, TensorKey) or self.state is None or self.state != other.state:
-            return False
-        mine = self.ref()
-        return mine is not None and mine is other.ref()
-
-    def __hash__(self) -> int:
-        return self._hash
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Callable
 import torch
 
 from ..ir import Op
+from ..tensors import TO_TORCH
 from . import arith, compose
-from .dtypes import TO_TORCH
 from .arith import bitwise, compare, extremum, integer_like, lift, logical, rounding, shift, unary_float
 from .lanes import Lanes, View, elementwise, index_view, missing_index, whole
 from .mode import refuse_random, RANDOM

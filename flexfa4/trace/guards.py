@@ -19,6 +19,7 @@ from typing import Callable
 import numpy as np
 import torch
 
+from ..tensors import tensor_state
 from .codes import reads
 
 MISSING = object()
@@ -336,11 +337,3 @@ def _constant(value, at: int) -> Guard:
         return lambda regs: (v := regs[at]) is value or (type(v) is cls and repr(v) == shown)
     cls = type(value)
     return lambda regs: (v := regs[at]) is value or (type(v) is cls and v == value)
-
-
-def tensor_state(t: torch.Tensor) -> tuple | None:
-    """Layout, data pointer and version of a tensor; None where it has no version (inference tensors)."""
-    try:
-        return t.data_ptr(), t.shape, t.stride(), t.storage_offset(), t.dtype, t._version
-    except (RuntimeError, NotImplementedError, AttributeError):
-        return None

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from ..ir import DType, Node, cast, const
+from ..tensors import TO_TORCH
 from .arith import lift
-from .dtypes import TO_TORCH
 from .recorder import active, refuse
 from .tracer import Symbolic, Traced
 

@@ -12,7 +12,7 @@ import torch
 from ..errors import TraceError
 from ..ir import Capture, DType, Node, Op, const, node
 from ..ir.dtypes import INT_RANGE
-from .dtypes import FROM_TORCH
+from ..tensors import FROM_TORCH
 
 _HERE = str(Path(__file__).resolve().parent)
 _TORCH = str(Path(torch.__file__).resolve().parent)

@@ -11,9 +11,9 @@ from ..errors import FlexError, TraceError
 from ..ir import DType, Graph, Node, Op, cast, node
 from ..ir.bound import BoundGraph, Origin
 from ..ir.graph import ARGUMENTS, topological
+from ..tensors import TO_TORCH
 from . import arith, functions  # noqa: F401  (functions fills the table of methods)
 from .arrays import adopt_arrays
-from .dtypes import TO_TORCH
 from .lanes import Lanes, whole
 from .mode import TracingMode
 from .randomness import draws

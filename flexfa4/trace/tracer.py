@@ -7,7 +7,7 @@ import re
 import torch
 
 from ..ir import Node
-from .dtypes import TO_TORCH
+from ..tensors import TO_TORCH
 from .recorder import active, refuse, refuse_own_gradient, user_frame
 
 # name -> handler, filled by functions.py; kept here so that methods of Traced need no import of the table.

@@ -10,7 +10,7 @@ from flexfa4.emit.approx import APPROXIMATIONS  # noqa: E402
 from flexfa4.emit.elementwise import Fragment, compile  # noqa: E402
 from flexfa4.emit.table import EMIT  # noqa: E402
 from flexfa4.interpret import evaluate  # noqa: E402
-from flexfa4.interpret.dtypes import torch_dtype  # noqa: E402
+from flexfa4.tensors import torch_dtype  # noqa: E402
 from flexfa4.ir import DType, Op  # noqa: E402
 from flexfa4.ir.bound import BoundGraph, Origin  # noqa: E402
 from flexfa4.ir.verify import verify  # noqa: E402

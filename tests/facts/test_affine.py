@@ -5,9 +5,10 @@ from hypothesis import given, settings
 
 from flexfa4.facts.affine import Affine, affine, affine_forms
 from flexfa4.facts.axes import axes
-from flexfa4.interpret import program, torch_dtype
+from flexfa4.interpret import program
 from flexfa4.ir import DType, Op, cast, const, node
 from flexfa4.ir.graph import KV, SCORE, B, H, Q
+from flexfa4.tensors import torch_dtype
 from tests.random_graphs import cases, same
 
 F32, I64, I32 = DType.F32, DType.I64, DType.I32

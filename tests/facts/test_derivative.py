@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexfa4.facts.derivative import DERIVATIVE, NO_DERIVATIVE, STRUCTURAL, adjoints
-from flexfa4.interpret import evaluate, program, torch_dtype
+from flexfa4.interpret import evaluate, program
 from flexfa4.ir import Capture, DType, Graph, Op, cast, const, node
 from flexfa4.ir.bound import BoundGraph, Origin
 from flexfa4.ir.dtypes import FLOATS
 from flexfa4.ir.graph import D, KV, LSE, OUT, Q
 from flexfa4.ir.verify import verify
+from flexfa4.tensors import torch_dtype
 from tests.random_graphs import ALL_OPS, cases
 
 F32, F64, I64, BOOL = DType.F32, DType.F64, DType.I64, DType.BOOL

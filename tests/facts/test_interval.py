@@ -70,7 +70,7 @@ def test_every_op_has_a_row():
 
 
 def bound_of(root: Node, tensors=(), literals=(), slots=()) -> BoundGraph:
-    from flexfa4.interpret import dtype_of
+    from flexfa4.tensors import dtype_of
     captures = tuple(Capture(dtype_of(t.dtype), t.ndim) for t in tensors)
     kind = "mask" if root.dtype is BOOL else "score"
     return BoundGraph(Graph(kind, root, captures, slots), tuple(tensors), tuple(literals), ORIGIN)
@@ -172,7 +172,7 @@ def test_ranges_of_a_table_are_exact(make, compare):
     from flexfa4.facts.interval_values import Space
     from flexfa4.facts.ranges import Tables
     from flexfa4.facts.interval_values import Interval
-    from flexfa4.interpret import dtype_of
+    from flexfa4.tensors import dtype_of
     table = make(1000)
     rng = np.random.default_rng(0)
     lo = rng.integers(0, 1000, 500)

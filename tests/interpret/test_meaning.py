@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 import torch
 
-from flexfa4.interpret import dtype_of, program, torch_dtype
+from flexfa4.interpret import program
 from flexfa4.interpret.meaning import EVALUATE
 from flexfa4.ir import DType, Op, cast, const, node
 from flexfa4.ir.graph import KV, SCORE, Q
 from flexfa4.ir.ops import FLOAT_TESTS, FLOAT_UNARY, LEAVES
 from flexfa4.errors import UnsupportedError
+from flexfa4.tensors import dtype_of, torch_dtype
 
 F32, F64, I64, BOOL = DType.F32, DType.F64, DType.I64, DType.BOOL
 S64 = node(Op.SCORE, (), F64)

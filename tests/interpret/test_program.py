@@ -5,9 +5,10 @@ from hypothesis import given, settings
 from tests.random_graphs import cases, same
 from torch._subclasses import FakeTensorMode
 
-from flexfa4.interpret import evaluate, program, torch_dtype
+from flexfa4.interpret import evaluate, program
 from flexfa4.ir import DType, Op, cast, const, node
 from flexfa4.ir.graph import KV, SCORE, B, H, Q
+from flexfa4.tensors import torch_dtype
 
 F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL
 

@@ -6,7 +6,7 @@ import torch
 from flexfa4.errors import UnsupportedError
 from flexfa4.ir import DType
 
-_TORCH = {
+TO_TORCH = {
     DType.BOOL: torch.bool,
     DType.U8: torch.uint8,
     DType.I8: torch.int8,
@@ -18,17 +18,17 @@ _TORCH = {
     DType.F32: torch.float32,
     DType.F64: torch.float64,
 }
-_IR = {theirs: ours for ours, theirs in _TORCH.items()}
+FROM_TORCH = {theirs: ours for ours, theirs in TO_TORCH.items()}
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
     """The torch element type of an IR type."""
-    return _TORCH[dtype]
+    return TO_TORCH[dtype]
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
     """The IR type of a torch element type. Raises UnsupportedError for complex, quantised, 8-bit float types and so on."""
-    found = _IR.get(dtype)
+    found = FROM_TORCH.get(dtype)
     if found is None:
-        raise UnsupportedError(f"dtype {dtype} is not one that a mod can use; cast to one of {', '.join(map(str, _IR))}")
+        raise UnsupportedError(f"dtype {dtype} is not one that a mod can use; cast to one of {', '.join(map(str, FROM_TORCH))}")
     return found
