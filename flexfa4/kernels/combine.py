@@ -21,8 +21,8 @@ WARPS = 4
 
 
 def fake_combine_arguments(signature: Signature) -> tuple:
-    """(parts, rows int32[m, 3] of (batch, head, q_tile), ptr int32[m + 1], out, lse, stream): row i is parts ptr[i] .. ptr[i + 1];
-    parts, out and lse as in `arguments.Lists` and `arguments.Tensors`."""
+    """(parts, rows int32[m, 3] of (batch, head, q_tile), ptr int32[m + 1], out, lse, stream): row i is parts ptr[i] ..
+    ptr[i + 1]; parts, out and lse as in `arguments.Lists` and `arguments.Tensors`."""
     batch, heads, q_len, dim_v, count = (cute.sym_int() for _ in range(5))
     shape = (count, signature.plan.tiles.rows, dim_v)
     parts = (make_fake_compact_tensor(Float32, shape, stride_order=(2, 1, 0)),

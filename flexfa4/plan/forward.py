@@ -134,7 +134,8 @@ class Sm100Forward:
 class Sm90Forward:
     """The Hopper forward: a producer warp, and consumer warpgroups of 64 rows each whose products and softmax overlap.
     q_stages: query tiles in shared memory; with two, the next work tile's loads while this one is worked on. rescale_tau: how far
-    the row maximum may move (in log2) before O is rescaled.
+    the row maximum may move (in log2) before O is rescaled. turns: the warpgroups take turns at issuing products. hold: the
+    exponentials of a tile come before the wait for the product of the tile before.
     registers: (consumer, producer)."""
 
     head_dim: int
@@ -145,6 +146,8 @@ class Sm90Forward:
     registers: tuple[int, int] = (240, 24)
     q_stages: int = 1
     rescale_tau: float = 8.0
+    turns: bool = True
+    hold: bool = True
 
     def __post_init__(self):
         _common_checks(self.rows, self.kv_tile, self.head_dim, self.head_dim_v, self.kv_stages)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32
 from cutlass.cute.nvgpu import warpgroup
@@ -65,11 +66,12 @@ def _issue(mma: cute.TiledMma, accumulator, a, b, add: bool) -> None:
 class Rota(Fixed):
     """Whose turn it is to issue products: the warpgroups take turns, so that while one does its softmax the others' products run
     (FlashAttention-3, section 3.1). One named barrier a warpgroup: it waits at its own, and the one before it arrives there.
-    Where `groups` is 1 there are no turns."""
+    Where `groups` is 1 there are no turns. hold: see `hold`."""
 
     group: Int32
     groups: int
     first_barrier: int
+    hold: bool = True
 
     def take(self) -> None:
         if self.groups > 1:
@@ -147,7 +149,8 @@ def attend(products: Products, rings: tuple, rota: Rota, rows: RowHooks, columns
         scores = rows_and_columns(fragment)
         edit(rows, columns, scores, walk, scale)
         moved, factors = softmax.update(scores)
-        hold(softmax)
+        if cutlass.const_expr(rota.hold):
+            hold(softmax)
         warpgroup.wait_group(0)
         v_ring.release(v_turn)
         products.store_p(fragment)

@@ -1,0 +1,118 @@
+"""What the decisions of the Hopper plan are worth: the forward with one of them changed at a time, in one process on one GPU.
+
+    python benchmarks/sm90_choices.py [--repeats 5] [--out benchmarks/results/sm90_choices]
+
+Inputs are normal random numbers in bfloat16; a sample is the median of single calls timed by CUDA events, the variants of a case
+run in turn, and the median of the samples is shown. Writes OUT.json and OUT.md.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from forward import ROOT, Case, sample
+
+from flexfa4 import create_block_mask
+from flexfa4.ir import DType
+from flexfa4.plan import BudgetError, plan_forward
+from flexfa4.runtime import kernels, lists
+from flexfa4.schedule import make_schedule
+
+CASES = [Case("", 2, 16, 16, 16384, 128, 128, "plain"), Case("", 2, 16, 16, 16384, 128, 128, "causal"),
+         Case("", 4, 32, 32, 8192, 64, 64, "plain"), Case("", 4, 32, 32, 8192, 64, 64, "causal")]
+# name: changes of the tiles; "counter" and "order" are changes of the launch.
+VARIANTS = {
+    "as planned": {},
+    "no turns": dict(turns=False),
+    "no hold": dict(hold=False),
+    "neither turns nor hold": dict(turns=False, hold=False),
+    "O rescaled at every new maximum": dict(rescale_tau=0.0),
+    "one query stage": dict(q_stages=1),
+    "a CTA a work item": dict(workers="items"),
+    "work dealt out, not drawn": dict(counter=False),
+    "natural order": dict(order=False),
+    "kv_tile 112": dict(kv_tile=112),
+    "kv_tile 144": dict(kv_tile=144),
+    "kv_tile 160": dict(kv_tile=160),
+    "kv_tile 176, one query stage": dict(kv_tile=176, q_stages=1),
+    "two warpgroups, kv_tile 128": dict(consumers=2, registers=(240, 24)),
+    "two warpgroups, kv_tile 192": dict(consumers=2, registers=(240, 24), kv_tile=192),
+}
+LAUNCH = ("workers", "counter", "order")
+
+
+def causal(b, h, q, kv):
+    return q >= kv
+
+
+def variant(case: Case, changes: dict):
+    """A function that runs it; raises BudgetError where the tiles do not fit."""
+    q, k, v = case.tensors()
+    mask = create_block_mask(causal, None, None, case.length, case.length) if case.mod == "causal" else None
+    graphs = () if mask is None else (mask.bound.graph,)
+    plan = plan_forward("sm90", DType.BF16, case.dim, case.dim_v, graphs)
+    plan = replace(plan, tiles=replace(plan.tiles, **{k: v for k, v in changes.items() if k not in LAUNCH}))
+    held, device = lists.NO_MASK, q.device
+    if mask is not None:
+        spans, heads = mask.spans(plan.tiles.rows, plan.tiles.kv_tile), (case.batch, case.heads, case.kv_heads)
+        schedule = make_schedule(lists.work_of(spans, heads), lists.workers_of(device),
+                                 lists.section_kv_heads(case.length, case.dim, case.dim_v, 2, lists.L2_BYTES["sm90"]), split=False)
+        held = lists.make_lists(spans, schedule if changes.get("order", True) else None, device)
+    items = kernels.work_items(plan, q, held)
+    crew = kernels.crew_of(device, items)
+    if changes.get("workers") == "items":
+        crew = kernels.Crew(items)
+    elif not changes.get("counter", True):
+        crew = kernels.Crew(crew.workers)
+    bounds = (None, None if mask is None else mask.bound, None)
+    return lambda: kernels.forward(plan, (q, k, v), case.dim ** -0.5, bounds, held, crew)
+
+
+def measure(case: Case, repeats: int) -> dict:
+    ready, first = {}, None
+    for name, changes in VARIANTS.items():
+        try:
+            run = variant(case, changes)
+        except BudgetError as error:
+            print(f"  {name}: {str(error)[:90]}")
+            continue
+        out = run()[0]
+        first = out if first is None else first
+        difference = (out.float() - first.float()).abs().max().item()
+        assert difference < 0.02, f"{name} differs by {difference}"
+        ready[name] = run
+    samples = {name: [] for name in ready}
+    for _ in range(repeats):
+        for name, run in ready.items():
+            samples[name].append(sample(run, 7))
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "sm90_choices")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("no CUDA device: nothing measured")
+        return
+    results = {}
+    for case in CASES:
+        label = f"{case.mod} {case.batch},{case.heads},{case.length},{case.dim}"
+        results[label] = measure(case, args.repeats)
+        args.out.with_suffix(".json").write_text(json.dumps(results, indent=1))
+        print(label, {name: round(ms, 3) for name, ms in results[label].items()}, flush=True)
+    head = ["variant", *results]
+    lines = [f"{torch.cuda.get_device_name()}; ms (ratio to the plan as it is).", "", "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for name in VARIANTS:
+        cells = [f"{r[name]:.3f} ({r[name] / r['as planned']:.3f})" if name in r else "-" for r in results.values()]
+        lines.append("| " + " | ".join([name, *cells]) + " |")
+    args.out.with_suffix(".md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
