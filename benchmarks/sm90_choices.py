@@ -59,8 +59,8 @@ def variant(case: Case, changes: dict):
     held, device = lists.NO_MASK, q.device
     if mask is not None:
         spans, heads = mask.spans(plan.tiles.rows, plan.tiles.kv_tile), (case.batch, case.heads, case.kv_heads)
-        schedule = make_schedule(lists.work_of(spans, heads), lists.workers_of(device),
-                                 lists.section_kv_heads(case.length, case.dim, case.dim_v, 2, lists.L2_BYTES["sm90"]), split=False)
+        section = lists.section_kv_heads(case.length, case.dim, case.dim_v, 2, lists.L2_BYTES["sm90"])
+        schedule = make_schedule(lists.work_of(spans, heads), lists.workers_of(device), section, split=False)
         held = lists.make_lists(spans, schedule if changes.get("order", True) else None, device)
     items = kernels.work_items(plan, q, held)
     crew = kernels.crew_of(device, items)
@@ -107,7 +107,8 @@ def main() -> None:
         args.out.with_suffix(".json").write_text(json.dumps(results, indent=1))
         print(label, {name: round(ms, 3) for name, ms in results[label].items()}, flush=True)
     head = ["variant", *results]
-    lines = [f"{torch.cuda.get_device_name()}; ms (ratio to the plan as it is).", "", "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    lines = [f"{torch.cuda.get_device_name()}; ms (ratio to the plan as it is).", "",
+             "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for name in VARIANTS:
         cells = [f"{r[name]:.3f} ({r[name] / r['as planned']:.3f})" if name in r else "-" for r in results.values()]
         lines.append("| " + " | ".join([name, *cells]) + " |")
