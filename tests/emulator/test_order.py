@@ -282,7 +282,8 @@ def test_strict_names_what_nobody_waits_for():
 def test_reports_name_source_lines():
     body = '.loc 1 70 3\n@%p1 st.shared.b32 [%r7], %r0;\n.loc 1 71 3\n@!%p1 ld.shared.b32 %r8, [%r7];'
     found = findings(body, seeds=[0])
-    assert "(source line 71 of file 1): ld.shared.b32" in found[0][1] and "(source line 70 of file 1): st.shared.b32" in found[0][1]
+    said = found[0][1]
+    assert "(source line 71 of file 1): ld.shared.b32" in said and "(source line 70 of file 1): st.shared.b32" in said
 
 
 def test_off_by_default():
