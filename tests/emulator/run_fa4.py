@@ -23,7 +23,7 @@ for case in fa4_cases.cases(ARCH):
     wanted = fa4_cases.reference(case, *tensors)
     for seed in range(SEEDS):
         for completion in ("immediate", "random", "late"):
-            found, dev = fa4_cases.run(case, *tensors, dict(arch=ARCH, seed=seed, completion=completion))
+            found, dev = fa4_cases.run(case, *tensors, dict(arch=ARCH, seed=seed, completion=completion, races=True))
             rows.append(
                 dict(
                     case=case.name,

@@ -77,6 +77,14 @@ PRODUCE: st.shared.b32 [%r7], %r0; bar.warp.sync -1; @%p2 mbarrier.arrive.shared
     check(body, "bar.warp.sync -1;", "race", ["ld.shared.b32: warp 1", "which warp 0"])
 
 
+def test_an_elected_lane_knows_what_the_others_told_a_barrier_it_waits_for():
+    body = INIT.replace("COUNT", "32") + f"""@!%p1 bra END; st.shared.b32 [%r7], %r0; fence.proxy.async.shared::cta;
+mbarrier.arrive.shared.b64 %rd3, [%r3]; {WAIT}
+@%p2 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r2], 128; @%p2 cp.async.bulk.commit_group;
+@%p2 cp.async.bulk.wait_group 0; END:"""
+    check(body, WAIT, "race", ["cp.async.bulk.global", "which warp 0"])
+
+
 def test_a_copy_is_over_when_its_own_mbarrier_says_so():
     body = INIT.replace("COUNT", "1") + LOAD + WAIT + "ld.shared.b32 %r8, [%r7];"
     with pytest.raises(emulator.RaceError):  # in flight in this schedule
@@ -282,8 +290,8 @@ def test_strict_names_what_nobody_waits_for():
 def test_reports_name_source_lines():
     body = '.loc 1 70 3\n@%p1 st.shared.b32 [%r7], %r0;\n.loc 1 71 3\n@!%p1 ld.shared.b32 %r8, [%r7];'
     found = findings(body, seeds=[0])
-    said = found[0][1]
-    assert "(source line 71 of file 1): ld.shared.b32" in said and "(source line 70 of file 1): st.shared.b32" in said
+    assert "(source line 71 of file 1): ld.shared.b32" in found[0][1]
+    assert "(source line 70 of file 1): st.shared.b32" in found[0][1]
 
 
 def test_off_by_default():

@@ -109,6 +109,13 @@ void Order::one_lane(Warp &w, Clock &c, u32 before) {
     c.lower(o.tmem_load, o.loads_synced);
     c.lower(o.tmem_store, o.stores_synced);
 }
+// What a thread learns from another it may say of its own warp's other lanes too, if they told that other one.
+void Order::acquire(WarpOrder &o, const View &from) {
+    o.view.join(from);
+    o.synced = std::max(o.synced, from.seen.at(o.many));
+    o.loads_synced = std::max(o.loads_synced, from.seen.at(o.tmem_load));
+    o.stores_synced = std::max(o.stores_synced, from.seen.at(o.tmem_store));
+}
 void Order::release(Warp &w, View &into, const Ins &I) {
     View v = I.sem & SEM_RELAXED ? w.order->released : w.order->view;
     one_lane(w, v.seen);
@@ -209,7 +216,7 @@ void Order::wait(Warp &w, Cta *c, u32 off, const Ins &I) {
     if (I.sem & SEM_RELAXED)
         w.order->observed.join(v);
     else
-        w.order->view.join(v);
+        acquire(*w.order, v);
 }
 
 // ---- barriers and fences
@@ -226,7 +233,7 @@ void Order::meet(Warp &w, Meeting &m, bool waits, const Ins &I) {
     m.now.join(I.sem & SEM_RELAXED ? w.order->released : w.order->view);
     warp_barrier(w);
 }
-void Order::met(Warp &w, const Meeting &m, u64 generation) { w.order->view.join(m.done[generation & 7]); }
+void Order::met(Warp &w, const Meeting &m, u64 generation) { acquire(*w.order, m.done[generation & 7]); }
 void Order::proxy_fence(Warp &w) {
     WarpOrder &o = *w.order;
     u32 before = o.view.fenced.at(o.many);
@@ -241,7 +248,7 @@ void Order::init_fence(Warp &w) {
     o.view.raise(o.init, t);
 }
 void Order::fence(Warp &w) {
-    w.order->view.join(w.order->observed);
+    acquire(*w.order, w.order->observed);
     w.order->released.join(w.order->view);
     tick(w);
 }
@@ -253,7 +260,7 @@ void Order::observe(Warp &w, const void *variable, const Ins &I) {
     auto it = variables.find(variable);
     if (it == variables.end()) return;
     if (I.sem & SEM_ACQUIRE)
-        w.order->view.join(it->second);
+        acquire(*w.order, it->second);
     else
         w.order->observed.join(it->second);
 }

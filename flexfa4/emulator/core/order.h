@@ -222,6 +222,7 @@ struct Order {
     void start(Cta &c);
     void snapshot(Warp &w, Async &a);
     void release(Warp &w, View &into, const Ins &I);
+    void acquire(WarpOrder &o, const View &from);
     void one_lane(Warp &w, Clock &c, u32 before = 0);
     void used(const View &v, Cta *c, u32 off, bool async, const Ins &I);
     void check_exit(Cta &c);
