@@ -64,7 +64,7 @@ class Emitter:
         self.roots = lower(roots or (graph.root,), precise, assume)
         self.nodes = tuple(topological(*self.roots))
         self.ranges = integer_ranges(self.roots, assume)
-        self._captures, self._slots = captures, slots
+        self.captures, self._slots = captures, slots
         self.launch = Scope(self, (), {})
 
     def scope(self, **leaves) -> "Scope":
@@ -87,15 +87,18 @@ class Emitter:
         return as_float(value) if n.dtype.is_float else as_int(value, self.int_type(n))
 
     def load(self, n: Node, indices: Sequence):
-        tensor = self._captures[n.attr]
+        tensor = self.captures[n.attr]
         positions = tuple(
             clamp_index(index, Int32(cute.size(tensor, mode=[dim])), self.ranges[arg][0] >= 0)
             for dim, (index, arg) in enumerate(zip(indices, n.args))
         ) or (0,)
-        value = tensor[positions if len(positions) > 1 else positions[0]]
+        return self.from_memory(n, tensor[positions if len(positions) > 1 else positions[0]])
+
+    def from_memory(self, n: Node, element):
+        """The value of a LOAD from the element that it found."""
         if n.dtype.is_bool:
-            return Boolean(value != 0)
-        return as_float(value) if n.dtype.is_float else as_int(value, self.int_type(n))
+            return Boolean(element != 0)
+        return as_float(element) if n.dtype.is_float else as_int(element, self.int_type(n))
 
     def emit(self, n: Node, args: Sequence):
         """The value of one node from those of its arguments, in its register type."""

@@ -60,7 +60,8 @@ class Values(NamedTuple):
 class Signature:
     """Which forward is compiled: a Plan, and which optional arguments a call passes. The compile key of the runtime.
 
-    masked: spans are passed. ordered: a work list is passed. counted: a work counter is passed. These are decisions of a launch,
+    masked: spans are passed. ordered: a work list is passed. counted: a work counter is passed. contiguous: which captures
+    (all of them, in order; () for none) have stride 1 in their last dimension. These are decisions of a launch,
     not of a Plan.
     """
 
@@ -68,6 +69,7 @@ class Signature:
     masked: bool = False
     ordered: bool = False
     counted: bool = False
+    contiguous: tuple[bool, ...] = ()
 
     def __post_init__(self):
         if self.plan.mask and not self.masked:
@@ -80,18 +82,19 @@ class Signature:
         """(score, mask, out)."""
         return tuple(parse(text) if text else None for text in (getattr(self.plan, kind) for kind in KINDS))
 
-    def share(self, kind: str, values: Values) -> tuple[tuple, tuple]:
-        """The captures and slots of one graph."""
+    def share(self, kind: str, values: Values) -> tuple[tuple, tuple, tuple[bool, ...]]:
+        """The captures, the slots, and the part of `contiguous` of one graph."""
         captures, slots = values.captures or (), values.slots or ()
+        dense = self.contiguous or (False,) * len(captures)
         first_capture = first_slot = 0
         for name, graph in zip(KINDS, self.graphs):
             if graph is None:
                 continue
-            more, others = len(graph.captures), len(graph.slots)
+            more, others = first_capture + len(graph.captures), first_slot + len(graph.slots)
             if name == kind:
-                return captures[first_capture:first_capture + more], slots[first_slot:first_slot + others]
-            first_capture, first_slot = first_capture + more, first_slot + others
-        return (), ()
+                return captures[first_capture:more], slots[first_slot:others], dense[first_capture:more]
+            first_capture, first_slot = more, others
+        return (), (), ()
 
     @property
     def slot_types(self) -> tuple:
@@ -120,7 +123,9 @@ def fake_arguments(signature: Signature, env_stream: bool) -> tuple:
         parts = (make_fake_compact_tensor(Float32, shape, stride_order=(2, 1, 0)),
                  make_fake_compact_tensor(Float32, shape[:2], stride_order=(1, 0)))
     counter = fake_list(1) if signature.counted else None
-    captures = tuple(_fake_capture(c) for g in signature.graphs if g is not None for c in g.captures)
+    described = [c for g in signature.graphs if g is not None for c in g.captures]
+    dense = signature.contiguous or (False,) * len(described)
+    captures = tuple(_fake_capture(c, last_is_dense) for c, last_is_dense in zip(described, dense))
     slots = tuple(kind(0) for kind in signature.slot_types)
     stream = make_fake_stream(use_tvm_ffi_env_stream=env_stream)
     return (Tensors(q, k, v, out, lse), Float32(0), Lists(spans, work, parts, counter), Int32(0),
@@ -141,7 +146,10 @@ def fake_list(columns: int) -> cute.Tensor:
     return make_fake_compact_tensor(Int32, (cute.sym_int(), columns), stride_order=(1, 0))
 
 
-def _fake_capture(capture) -> cute.Tensor:
+def _fake_capture(capture, last_is_dense: bool) -> cute.Tensor:
     rank = max(1, capture.rank)
     extents = tuple(cute.sym_int() for _ in range(rank))
-    return make_fake_tensor(MEMORY_TYPE[capture.dtype], extents, stride=tuple(cute.sym_int64() for _ in range(rank)))
+    strides = [cute.sym_int64() for _ in range(rank)]
+    if last_is_dense:
+        strides[-1] = 1
+    return make_fake_tensor(MEMORY_TYPE[capture.dtype], extents, stride=tuple(strides))

@@ -24,6 +24,7 @@ from flexfa4.emit.values import select
 from .affine import Walker, affine_terms
 from .arguments import KINDS, Signature, Values
 from .carried import Fixed
+from .slices import Area, Read, Stretch, slice_reads
 
 LOG2_E = math.log2(math.e)
 LN_2 = math.log(2.0)
@@ -34,11 +35,13 @@ class Hooks(Fixed):
 
     def __init__(self, signature: Signature, values: Values):
         plan = signature.plan
-        self.emitters: dict[str, Emitter] = {
-            kind: Emitter(graph, *signature.share(kind, values), plan.precise, plan.assume)
-            for kind, graph in zip(KINDS, signature.graphs) if graph is not None
-        }
-
+        self.emitters: dict[str, Emitter] = {}
+        self.reads: dict[str, tuple[Read, ...]] = {}
+        for kind, graph in zip(KINDS, signature.graphs):
+            if graph is not None:
+                captures, slots, contiguous = signature.share(kind, values)
+                self.emitters[kind] = Emitter(graph, captures, slots, plan.precise, plan.assume)
+                self.reads[kind] = slice_reads(self.emitters[kind], contiguous) if kind != "out" else ()
         self.terms = affine_terms(self.emitters["score"]) if "score" in self.emitters else ()
 
     def has(self, kind: str) -> bool:
@@ -58,7 +61,7 @@ class TileHooks(Fixed):
     """The graphs at one work item."""
 
     def __init__(self, hooks: Hooks, scopes: dict[str, Scope]):
-        self.emitters, self.scopes = hooks.emitters, scopes
+        self.emitters, self.reads, self.scopes = hooks.emitters, hooks.reads, scopes
         self.walker = Walker(hooks.terms, scopes["score"]) if hooks.terms else None
 
     def rows(self, positions: Sequence[Int32], heads: Sequence[Int32] | None = None) -> "RowHooks":
@@ -74,38 +77,45 @@ class RowHooks(Fixed):
 
     def __init__(self, tile: TileHooks, rows: dict[str, list[Scope]], leaves: list[dict]):
         self._emitters, self._tiles, self._rows, self._leaves = tile.emitters, tile.scopes, rows, leaves
-        self._walker = tile.walker
+        self._reads, self._walker = tile.reads, tile.walker
 
-    def _join(self, kind: str, row: Scope, column: Scope, **leaves):
-        return self._emitters[kind].join(row, column, **leaves).value()
+    def slices(self, kind: str, first_column: Int32, area: Area) -> list[Stretch]:
+        """The look-ups of the score or mask graph that may be read as slices of this fragment, where each is `inside`."""
+        if kind not in self._rows:
+            return []
+        scope = self._emitters[kind].join(self._rows[kind][0], self._tiles[kind].inner(kv=first_column))
+        return [Stretch(read, self._emitters[kind], scope, area) for read in self._reads[kind]]
 
-    def score(self, fragment: cute.Tensor, columns: Sequence[Int32], scale: Float32,
-              offsets: Sequence[int] | None = None) -> None:
-        """fragment[i, j] = score graph(fragment[i, j] * scale) in place; nothing without a score graph. offsets: where known
-        while compiling, columns[j] - columns[0] of each column, along which affine terms are then walked."""
+    def score(self, fragment: cute.Tensor, columns: Sequence[Int32], scale: Float32, area: Area | None = None,
+              slices: Sequence[Stretch] = ()) -> None:
+        """fragment[i, j] = score graph(fragment[i, j] * scale) in place; nothing without a score graph. area: where the offsets
+        of rows and columns are known while compiling; affine terms are then walked. slices: those that are inside."""
         if "score" not in self._rows:
             return
         emitter, tile, rows = self._emitters["score"], self._tiles["score"], self._rows["score"]
-        walks = self._walker is not None and offsets is not None
+        walks = self._walker is not None and area is not None
         if walks:
             first = tile.inner(kv=columns[0])
             starts = [self._walker.start(emitter, row, first) for row in rows]
         for j, kv in enumerate(columns):
-            column = tile.inner(kv=kv)
+            column = emitter.join(tile, known=_of_column(slices, j), kv=kv)
             for i, row in enumerate(rows):
-                known = self._walker.known(starts[i], offsets[j]) if walks else None
+                known = self._walker.known(starts[i], area.columns[j]) if walks else {}
+                known |= _of_element(slices, i, j)
                 fragment[i, j] = Float32(emitter.join(row, column, known=known, score=fragment[i, j] * scale).value())
 
-    def mask(self, fragment: cute.Tensor, columns: Sequence[Int32], present: Sequence[Boolean]) -> None:
+    def mask(self, fragment: cute.Tensor, columns: Sequence[Int32], present: Sequence[Boolean],
+             slices: Sequence[Stretch] = ()) -> None:
         """fragment[i, j] = -inf where the mask graph says no, or key columns[j] is not present: past the end of the sequence."""
         for j, (kv, exists) in enumerate(zip(columns, present)):
             if "mask" not in self._rows:
                 for i in range(len(self._leaves)):
                     fragment[i, j] = select(exists, fragment[i, j], Float32(-math.inf), Float32)
                 continue
-            column = self._tiles["mask"].inner(kv=kv)
+            emitter = self._emitters["mask"]
+            column = emitter.join(self._tiles["mask"], known=_of_column(slices, j), kv=kv)
             for i, row in enumerate(self._rows["mask"]):
-                seen = Boolean(self._join("mask", row, column)) & exists
+                seen = Boolean(emitter.join(row, column, known=_of_element(slices, i, j)).value()) & exists
                 fragment[i, j] = select(seen, fragment[i, j], Float32(-math.inf), Float32)
 
     def out(self, fragment: cute.Tensor, columns: Sequence[Int32], lses: Sequence[Float32]) -> None:
@@ -118,4 +128,13 @@ class RowHooks(Fixed):
         for j, d in enumerate(columns):
             column = tile.inner(d=d)
             for i, row in enumerate(rows):
-                fragment[i, j] = Float32(self._join("out", row, column, out=fragment[i, j]))
+                fragment[i, j] = Float32(self._emitters["out"].join(row, column, out=fragment[i, j]).value())
+
+
+def _of_column(slices: Sequence[Stretch], j: int) -> dict:
+    """What look-ups by key alone found, for a whole column."""
+    return {s.read.node: s.at(0, j) for s in slices if s.read.q_coef == 0}
+
+
+def _of_element(slices: Sequence[Stretch], i: int, j: int) -> dict:
+    return {s.read.node: s.at(i, j) for s in slices if s.read.q_coef != 0}

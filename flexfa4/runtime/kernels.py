@@ -102,7 +102,9 @@ def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequenc
     crew = crew or crew_of(query.device, work_items(plan, query, lists))
     argument = crew.argument
     plan = replace(plan, split=lists.parts > 0) if plan.split != (lists.parts > 0) else plan
-    signature = Signature(plan, lists.row_ptr is not None, lists.work is not None, crew.counter is not None)
+    captures, slots = _values(bounds, query.device)
+    signature = Signature(plan, lists.row_ptr is not None, lists.work is not None, crew.counter is not None,
+                          tuple(t.stride(-1) == 1 for t in captures))
     function = compiled(signature)
     out, lse = _outputs(query, value.shape[3])
     parts = _parts(plan, lists, out, argument)
@@ -110,7 +112,6 @@ def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequenc
     if lists.row_ptr is not None:
         spans = (argument(lists.row_ptr), argument(lists.runs), lists.batch_stride, lists.head_stride)
     work, counter = (None if t is None else argument(t) for t in (lists.work, crew.counter))
-    captures, slots = _values(bounds, query.device)
     function(tuple(map(argument, (query, key, value, out, lse))), scale, (spans, work, parts, counter), crew.workers,
              (tuple(map(argument, captures)) or None, slots or None))
     if parts is not None:

@@ -132,6 +132,22 @@ def seldom(b, h, q, kv):
     return (q == 7) | ((q % 3 == 0) & (kv < 128)) | ((q % 3 == 1) & (kv > 1900))
 
 
+def by_distance(heads: int, length: int) -> Callable:
+    """A bias for each head and distance of q and kv."""
+    table = torch.randn(heads, 2 * length, generator=torch.Generator().manual_seed(2)).bfloat16()
+    return lambda score, b, h, q, kv: score + table[h, q - kv + length]
+
+
+def short_table(score, b, h, q, kv):
+    """Wraps and runs past its end where `nearby` says no."""
+    return score + SHORT[q - kv]
+
+
+def nearby(b, h, q, kv):
+    return (q >= kv) & (q - kv < 150)
+
+
+SHORT = torch.linspace(-2, 2, 150)
 CASES = [
     Case("plain"),
     Case("plain, few CTAs", workers=2),
@@ -153,6 +169,8 @@ CASES = [
     *([Case("D=256", dims=(256, 256))] if KERNEL == "sm90" else []),
     Case("D=40", dims=(40, 40)),
     Case("D=31, 17", dims=(31, 17)),
+    Case("bias of the distance", (300, 420), (4, 2), score_mod=by_distance(4, 420), mask_mod=mods.causal_mask),
+    Case("short table", (400, 400), (1, 1), (64, 64), score_mod=short_table, mask_mod=nearby),
     *gallery(),
 ]
 SPLIT_CASES = [

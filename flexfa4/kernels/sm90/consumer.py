@@ -17,8 +17,9 @@ from flexfa4.emit.values import select
 from ..barriers import Turn
 from ..carried import Fixed
 from ..hooks import RowHooks
+from ..slices import Area
 from ..walk import PARTIAL, Walk
-from .shapes import GROUP_THREADS, as_operand, column_offsets, rows_and_columns
+from .shapes import GROUP_THREADS, ROW_OFFSETS, as_operand, column_offsets, rows_and_columns
 from .softmax import OnlineSoftmax, scale_rows
 
 
@@ -95,6 +96,10 @@ class Columns(Fixed):
         base = tile * self.width + self.first
         return [base + offset for offset in column_offsets(self.width)]
 
+    @property
+    def area(self) -> Area:
+        return Area(ROW_OFFSETS, tuple(column_offsets(self.width)))
+
     def ragged(self, tile: Int32) -> Boolean:
         """Whether the tile reaches past the last key."""
         return Boolean((tile + 1) * self.width > self.kv_len)
@@ -103,11 +108,44 @@ class Columns(Fixed):
 @cute.jit
 def edit(rows: RowHooks, columns: Columns, scores: cute.Tensor, walk: Walk, scale: Float32):
     """Score graph on every tile; mask graph where the tile is PARTIAL; keys past the end hidden."""
-    positions = columns.of(walk.tile)
-    rows.score(scores, positions, scale, column_offsets(columns.width))
+    edit_scores(rows, columns, scores, walk.tile, scale)
     if Boolean(walk.kind == PARTIAL) | columns.ragged(walk.tile):
-        keys = columns.of(walk.tile)
-        rows.mask(scores, keys, [Boolean(kv < columns.kv_len) for kv in keys])
+        hide(rows, columns, scores, walk.tile)
+
+
+@cute.jit
+def edit_scores(rows: RowHooks, columns: Columns, scores: cute.Tensor, tile: Int32, scale: Float32):
+    keys, area = columns.of(tile), columns.area
+    slices = rows.slices("score", keys[0], area)
+    if cutlass.const_expr(len(slices) > 0):
+        if all_inside(slices):
+            rows.score(scores, keys, scale, area, slices)
+        else:
+            rows.score(scores, keys, scale, area)
+    else:
+        rows.score(scores, keys, scale, area)
+
+
+@cute.jit
+def hide(rows: RowHooks, columns: Columns, scores: cute.Tensor, tile: Int32):
+    keys = columns.of(tile)
+    present = [Boolean(kv < columns.kv_len) for kv in keys]
+    slices = rows.slices("mask", keys[0], columns.area)
+    if cutlass.const_expr(len(slices) > 0):
+        if all_inside(slices):
+            rows.mask(scores, keys, present, slices)
+        else:
+            rows.mask(scores, keys, present)
+    else:
+        rows.mask(scores, keys, present)
+
+
+def all_inside(slices: list) -> Boolean:
+    """Whether the slices of every thread of the warp are inside their tensors."""
+    inside = Boolean(True)
+    for s in slices:
+        inside = inside & s.inside
+    return cute.arch.vote_all_sync(inside)
 
 
 @cute.jit

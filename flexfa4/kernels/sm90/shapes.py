@@ -20,6 +20,8 @@ from ..handover import WORDS
 # Query rows of one warpgroup: the M of wgmma.
 GROUP_ROWS = 64
 GROUP_THREADS = 128
+# The two rows of a thread, from its first.
+ROW_OFFSETS = (0, 8)
 
 
 @dataclass(frozen=True)
