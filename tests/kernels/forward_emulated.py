@@ -138,16 +138,12 @@ def by_distance(heads: int, length: int) -> Callable:
     return lambda score, b, h, q, kv: score + table[h, q - kv + length]
 
 
-def short_table(score, b, h, q, kv):
-    """Wraps and runs past its end where `nearby` says no."""
-    return score + SHORT[q - kv]
+def wrapping(score, b, h, q, kv):
+    """Above the diagonal the index is negative and counts from the end."""
+    return score + RAMP[q - kv]
 
 
-def nearby(b, h, q, kv):
-    return (q >= kv) & (q - kv < 150)
-
-
-SHORT = torch.linspace(-2, 2, 150)
+RAMP = torch.linspace(-2, 2, 400)
 CASES = [
     Case("plain"),
     Case("plain, few CTAs", workers=2),
@@ -170,7 +166,7 @@ CASES = [
     Case("D=40", dims=(40, 40)),
     Case("D=31, 17", dims=(31, 17)),
     Case("bias of the distance", (300, 420), (4, 2), score_mod=by_distance(4, 420), mask_mod=mods.causal_mask),
-    Case("short table", (400, 400), (1, 1), (64, 64), score_mod=short_table, mask_mod=nearby),
+    Case("index that wraps", (400, 400), (1, 1), (64, 64), score_mod=wrapping),
     *gallery(),
 ]
 SPLIT_CASES = [
