@@ -27,18 +27,8 @@ def _bytes(value, size: int, ranges: list) -> bytes:
     return bytes(_INT[size](int(value)))
 
 
-def run(ptx: str, grid, block, args=(), *, cluster=(1, 1, 1), smem: int = 0, entry: str | None = None,
-        **options) -> native.Launch:
-    """Runs one kernel of a PTX module.
-
-    grid, block, cluster: 3-tuples (or an int). args: torch tensors or numpy arrays (their address is passed), ints, floats, or
-    bytes of the parameter's size. smem: bytes of dynamic shared memory. options: those of `device` (sms, seed, completion,
-    checks, max_steps). Returns a `Launch`; raises the errors of errors.py. Kernels may touch the arrays passed here only.
-    """
-    grid, block, cluster = [
-        (x, 1, 1) if isinstance(x, int) else tuple(x) + (1,) * (3 - len(tuple(x))) for x in (grid, block, cluster)
-    ]
-    loaded = native.load(ptx, entry)
+def prepare_arguments(loaded, args):
+    """The parameter buffer of a launch, (address, bytes, owner), and the host ranges that its arrays span."""
     kernel = loaded.program.kernel
     if len(args) != len(kernel.parameters):
         raise EmulatorError(
@@ -49,13 +39,29 @@ def run(ptx: str, grid, block, args=(), *, cluster=(1, 1, 1), smem: int = 0, ent
     base = (ctypes.addressof(raw) + 63) & ~63
     for p, value in zip(kernel.parameters, args):
         ctypes.memmove(base + p.offset, _bytes(value, p.size, ranges), p.size)
+    return (base, kernel.param_bytes, raw), ranges
+
+
+def run(ptx: str, grid, block, args=(), *, cluster=(1, 1, 1), smem: int = 0, entry: str | None = None,
+        **options) -> native.Launch:
+    """Runs one kernel of a PTX module.
+
+    grid, block, cluster: 3-tuples (or an int). args: torch tensors or numpy arrays (their address is passed), ints, floats, or
+    bytes of the parameter's size. smem: bytes of dynamic shared memory. options: those of `device` (sms, seed, completion,
+    checks, max_steps, races). Returns a `Launch`; raises the errors of errors.py. Kernels may touch the arrays passed here only.
+    """
+    grid, block, cluster = [
+        (x, 1, 1) if isinstance(x, int) else tuple(x) + (1,) * (3 - len(tuple(x))) for x in (grid, block, cluster)
+    ]
+    loaded = native.load(ptx, entry)
+    params, ranges = prepare_arguments(loaded, args)
     return run_loaded(
         loaded,
         grid,
         block,
         cluster,
         smem,
-        (base, kernel.param_bytes, raw),
+        params,
         Options(**options),
         ranges,
     )

@@ -3,12 +3,14 @@
 `sites(ptx)` lists the statements, `without(ptx, site)` deletes one, `Judge(records)` runs a mutant under several schedules and
 says what gave it away."""
 
+import ctypes
 import re
 from dataclasses import dataclass
 
 import numpy as np
 
-from . import native
+from . import native, replay
+from .bare import prepare_arguments
 from .driver import run_recorded
 from .errors import EmulatorError
 from .ptx.syntax import GUARD, STATEMENT, blank_comments, find_kernel
@@ -64,6 +66,16 @@ def without(ptx: str, site: Site) -> str:
     wait = WAIT.match(clean, site.begin)
     instead = f"{wait['guard'] or ''}mov.pred {wait['done']}, 1" if wait else ""
     return clean[: site.begin] + instead + clean[site.end :]
+
+
+def record(ptx: str, grid, block, args, *, cluster=(1, 1, 1), smem: int = 0, **options) -> Recorded:
+    """One launch of bare PTX, run and recorded; parameters as of `emulator.run`."""
+    grid, block, cluster = [x if isinstance(x, tuple) else (x, 1, 1) for x in (grid, block, cluster)]
+    (base, size, owner), ranges = prepare_arguments(native.load(ptx), args)
+    raw = ctypes.string_at(base, size)
+    kept = Recorded(ptx, grid, block, cluster, smem, raw, sorted(set(ranges)), replay.memory(sorted(set(ranges))), keep=[args, owner])
+    kept.after = run_recorded(kept, **options)[1]
+    return kept
 
 
 @dataclass
