@@ -72,8 +72,9 @@ def record(ptx: str, grid, block, args, *, cluster=(1, 1, 1), smem: int = 0, **o
     """One launch of bare PTX, run and recorded; parameters as of `emulator.run`."""
     grid, block, cluster = [x if isinstance(x, tuple) else (x, 1, 1) for x in (grid, block, cluster)]
     (base, size, owner), ranges = prepare_arguments(native.load(ptx), args)
+    spans = sorted(set(ranges))
     raw = ctypes.string_at(base, size)
-    kept = Recorded(ptx, grid, block, cluster, smem, raw, sorted(set(ranges)), replay.memory(sorted(set(ranges))), keep=[args, owner])
+    kept = Recorded(ptx, grid, block, cluster, smem, raw, spans, replay.memory(spans), keep=[args, owner])
     kept.after = run_recorded(kept, **options)[1]
     return kept
 

@@ -1,4 +1,4 @@
-"""Each synchronisation statement of a small pipelined kernel is deleted in turn: every deletion is seen, and the kernel is silent.
+"""Each synchronisation statement of a small pipelined kernel is deleted in turn: all are seen, and the whole kernel is silent.
 
 The producer warp brings tiles through a ring of two stages by bulk copies; two consumer warps add one to each element,
 write it to a staging buffer, and a bulk store takes it away. flash-attn-4's kernels: benchmarks/emulator_sensitivity.py."""
