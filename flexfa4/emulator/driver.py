@@ -250,8 +250,9 @@ class device:
     sms: CTAs resident at once (at least one cluster). seed: 0 runs warps in long turns; others interleave them finely, in one of
     three styles. completion: when asynchronous work finishes: "immediate", "random" (by seed) or "late" (only when all warps
     wait).
-    checks: watch generic/asynchronous proxy ordering of shared memory. races: False, True (happens-before by vector clocks, and the
-    ordering rules of docs/emulator.md) or "strict" (also rules that kernels known to be right break). A stopped launch raises on leaving the block."""
+    checks: watch generic/asynchronous proxy ordering of shared memory. races: False, True (happens-before by vector clocks, and
+    the ordering rules of docs/emulator.md) or "strict" (also rules that kernels known to be right break). A stopped launch raises
+    on leaving the block."""
 
     def __init__(
         self,
