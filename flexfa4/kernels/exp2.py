@@ -27,7 +27,7 @@ COEFFICIENTS = {
     ),
 }
 
-# Largest relative error for -126 <= x <= 126, with the rounding of each step in float32.
+# Largest relative error for -125 <= x <= 126, with the rounding of each step in float32.
 RELATIVE_ERROR = {3: 7.6e-5, 4: 2.8e-6, 5: 2.5e-7}
 
 

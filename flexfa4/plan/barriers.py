@@ -84,10 +84,10 @@ def sm100_forward_barriers(
     group = WARPS_PER_GROUP
     if out_over_q:
         q_empty = Barrier(
-            "q_empty", (store,), (load,), Signal.WARPS, 1, q_tiles, "the output in the query tile's place has been read by TMA"
+            "q_empty", (store,), (load,), Signal.WARPS, q_tiles, 1, "the output in the query tiles' place has been read by TMA"
         )
     else:
-        q_empty = Barrier("q_empty", (mma,), (load,), Signal.COMMIT, 1, q_tiles, "no product reads the query tile any more")
+        q_empty = Barrier("q_empty", (mma,), (load,), Signal.COMMIT, 1, 1, "no product reads the query tiles any more")
     table = [
         Barrier("q_full", (load,), (mma,), Signal.TMA, 1, q_tiles, "the query tile is in shared memory"),
         q_empty,

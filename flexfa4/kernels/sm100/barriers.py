@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Iterable
 
 import cutlass.cute as cute
+from cutlass._mlir.dialects import nvvm
 from cutlass.cute.nvgpu import tcgen05
 
 from flexfa4.plan import Barrier
@@ -13,21 +14,30 @@ from ..barriers import barrier_pointers
 from ..carried import Fixed
 
 
+# Barriers that order accesses to tensor memory: PTX asks for a tcgen05.fence on each side of such a barrier ("tcgen05 memory
+# consistency model"). A commit needs none before it.
+TENSOR_MEMORY = frozenset({"s_full", "p_ready", "p_full", "scale_full", "o_full", "tmem_free"})
+
+
 class Mbarriers(Fixed):
-    """One row of the table. Who waits counts phases: phase n has parity n & 1, and a wait for parity 1 passes at once on a
+    """One row of the table. tensor: in TENSOR_MEMORY. Who waits counts phases: phase n has parity n & 1, and a wait for parity 1 passes at once on a
     barrier that has completed no phase."""
 
-    def __init__(self, first: cute.Pointer):
-        self.first = first
+    def __init__(self, first: cute.Pointer, tensor: bool):
+        self.first, self.tensor = first, tensor
 
     def pointer(self, index) -> cute.Pointer:
         return self.first + index
 
     def wait(self, index, parity) -> None:
         cute.arch.mbarrier_wait(self.pointer(index), parity)
+        if self.tensor:
+            nvvm.tcgen05_fence(nvvm.Tcgen05FenceKind.AFTER_THREAD_SYNC)
 
     def arrive(self, index) -> None:
         """One arrival for this warp, after all its lanes have come here."""
+        if self.tensor:
+            nvvm.tcgen05_fence(nvvm.Tcgen05FenceKind.BEFORE_THREAD_SYNC)
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(self.pointer(index))
@@ -54,4 +64,4 @@ class Barriers(Fixed):
         pointers = self.__dict__.get("pointers", {})
         if name not in pointers:
             raise AttributeError(f"no barrier {name!r} in the plan's table: {', '.join(pointers)}")
-        return Mbarriers(pointers[name])
+        return Mbarriers(pointers[name], name in TENSOR_MEMORY)

@@ -43,7 +43,7 @@ class Correction(Fixed):
                 factor_parity = factor_parity ^ 1
                 walk = scheduler.next_tile(walk)
             while walk.valid:
-                for i in cutlass.range(ctx.tiles.q_tiles, unroll=1):
+                for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
                     self.rescale(i, factor_parity)
                 factor_parity = factor_parity ^ 1
                 walk = scheduler.next_tile(walk)
@@ -136,6 +136,7 @@ class Correction(Fixed):
     def load_o(self, load, block: cute.Tensor) -> cute.Tensor:
         r_o = cute.make_rmem_tensor(load.partition_D(cute.make_identity_tensor(block.shape)).shape, Float32)
         cute.copy(load, load.partition_S(block), r_o)
+        cute.arch.fence_view_async_tmem_load()
         return r_o
 
 

@@ -30,10 +30,10 @@ class Load(Fixed):
             k, v = self.k_tiles(item), self.v_tiles(item)
             # Under an output the place of the queries is emptied by every item, otherwise by those that load queries.
             if cutlass.const_expr(ctx.tiles.out_over_q):
-                self.wait_for_place(q_parity)
+                ctx.barriers.q_empty.wait(0, q_parity)
                 q_parity = q_parity ^ 1
             elif walk.valid:
-                self.wait_for_place(q_parity)
+                ctx.barriers.q_empty.wait(0, q_parity)
                 q_parity = q_parity ^ 1
             if walk.valid:
                 self.load_queries(item)
@@ -44,10 +44,11 @@ class Load(Fixed):
                 turn = turn.next()
                 walk = scheduler.next_tile(walk)
             index = scheduler.next_item(index)
-
-    def wait_for_place(self, parity: Int32) -> None:
-        for i in range(self.ctx.tiles.q_tiles):
-            self.ctx.barriers.q_empty.wait(i, parity)
+        # The CTA must not end before the last commits have arrived.
+        ctx.barriers.q_empty.wait(0, q_parity)
+        for _ in cutlass.range_constexpr(ctx.tiles.kv_stages):
+            ctx.barriers.kv_empty.wait(turn.index, turn.phase ^ 1)
+            turn = turn.next()
 
     @cute.jit
     def load_queries(self, item: WorkItem) -> None:

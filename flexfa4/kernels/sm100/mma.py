@@ -47,8 +47,7 @@ class Mma(Fixed):
                     p_parity, products = p_parity ^ 1, products + 1
                     walk = scheduler.next_tile(walk)
                 if cutlass.const_expr(not ctx.tiles.out_over_q):
-                    for i in cutlass.range(ctx.tiles.q_tiles, unroll=1):
-                        barriers.q_empty.commit(i)
+                    barriers.q_empty.commit(0)
                 barriers.kv_full.wait(turn.index, turn.phase)
                 for i in cutlass.range(ctx.tiles.q_tiles, unroll=1):
                     self.multiply_pv(i, turn.index, p_parity, products)

@@ -72,6 +72,7 @@ class Softmax(Fixed):
                 walk = scheduler.next_tile(walk)
             if any_tile:
                 ctx.barriers.scale_empty.wait(self.q_tile, state.empty_parity)
+                ctx.statistics.maximum[self.thread, self.q_tile] = state.row_max
                 state = self.hand_over(state, state.row_sum)
             index = scheduler.next_item(index)
         barriers.tmem_free.arrive(0)
@@ -130,10 +131,9 @@ class Softmax(Fixed):
         return replace(state, row_sum=state.row_sum * factor + total)
 
     def hand_over(self, state: State, factor: Float32) -> State:
-        """Tells the correction warpgroup the factor for O, or the row sum, and the row maximum, once their place is empty."""
+        """Tells the correction warpgroup the factor for O, or at the end the row sum; their place is empty."""
         ctx, barriers = self.ctx, self.ctx.barriers
         ctx.statistics.factor[self.thread, self.q_tile] = factor
-        ctx.statistics.maximum[self.thread, self.q_tile] = state.row_max
         barriers.scale_full.arrive(self.q_tile)
         return replace(state, empty_parity=state.empty_parity ^ 1)
 
@@ -220,6 +220,7 @@ def first_columns(tensor: cute.Tensor, offset, count: int) -> cute.Tensor:
 def load_columns(copy, part: cute.Tensor) -> cute.Tensor:
     fragment = cute.make_rmem_tensor(copy.partition_D(cute.make_identity_tensor(part.shape)).shape, Float32)
     cute.copy(copy, copy.partition_S(part), fragment)
+    cute.arch.fence_view_async_tmem_load()
     return fragment
 
 

@@ -38,6 +38,6 @@ class Store(Fixed):
                 cute.arch.cp_async_bulk_wait_group(tiles.q_tiles - 1 - i, read=True)
                 barriers.out_empty.arrive(i)
                 if cutlass.const_expr(tiles.out_over_q):
-                    barriers.q_empty.arrive(i)
+                    barriers.q_empty.arrive(0)
             parity = parity ^ 1
             index = scheduler.next_item(index)

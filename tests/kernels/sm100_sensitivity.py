@@ -1,0 +1,55 @@
+"""Deletes synchronisation statements of the Blackwell forward one at a time and looks whether the emulator sees it; run by
+test_sm100_sensitivity.py in a process of its own. Prints one JSON list, a row a statement."""
+import json
+import sys
+import warnings
+from pathlib import Path
+
+warnings.simplefilter("ignore")
+sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+sys.argv = sys.argv[:1]  # the DSL parses the options of the process
+import conftest  # noqa: E402, F401
+from flexfa4 import emulator  # noqa: E402
+
+emulator.prepare("sm_100a")
+import torch  # noqa: E402
+
+from flexfa4 import create_block_mask, mods  # noqa: E402
+from flexfa4.emulator import sensitivity  # noqa: E402
+from flexfa4.runtime import engine, kernels  # noqa: E402
+from flexfa4.runtime.lists import make_lists  # noqa: E402
+from flexfa4.trace import bind  # noqa: E402
+
+torch.set_num_threads(1)
+HEAD_DIM = 128
+SCHEDULES = [(0, "late"), (1, "random"), (2, "late"), (5, "late"), (3, "late"), (8, "random")]
+# (query length, key length, heads, scores that grow from key to key, so that O is rescaled)
+LAUNCHES = [(512, 512, 3, False), (512, 512, 3, True), (512, 300, 3, False)]
+
+
+def record(q_len: int, kv_len: int, heads: int, grows: bool):
+    """One causal launch on two CTAs, so that each walks several work items."""
+    g = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(1, heads, n, HEAD_DIM, generator=g).bfloat16() for n in (q_len, kv_len, kv_len))
+    if grows:
+        k = (k.float() * torch.linspace(0.25, 4, kv_len)[:, None]).bfloat16()
+    bounds, scale = [None, bind(mods.causal_mask, "mask"), None], HEAD_DIM**-0.5
+    plan = engine.choose("sm100", q, k, v, scale, bounds).plan
+    spans = create_block_mask(mods.causal_mask, 1, heads, q_len, kv_len).spans(plan.tiles.rows, plan.tiles.kv_tile)
+    with emulator.device("sm_100a", sms=2, completion="immediate") as dev:
+        dev.recorded = []
+        kernels.forward(plan, (q, k, v), scale, bounds, make_lists(spans, None), kernels.Crew(2, None, dev.tensor))
+    return dev.recorded[0]
+
+
+if __name__ == "__main__":
+    recorded = [record(*launch) for launch in LAUNCHES]
+    ptx, judge, rows = recorded[0].ptx, sensitivity.Judge(recorded, SCHEDULES), []
+    for site in sensitivity.sites(ptx):
+        # Left out: setmaxnreg (protects what PTX does not show), wait::ld and tcgen05.fence (the emulator's strict rules see some),
+        # barriers of a warp before an arrival where its lanes have written nothing.
+        if site.kind in ("setmaxnreg", "tcgen05.wait::ld") or "tcgen05.fence" in site.text or "bar.warp" in site.text:
+            continue
+        verdict = judge(sensitivity.without(ptx, site), site)
+        rows.append(dict(line=site.line, kind=site.kind, text=site.text[:100], how=verdict.how, executed=verdict.executed))
+    print(json.dumps(rows))

@@ -1,0 +1,25 @@
+"""Every barrier of the Blackwell forward is needed: without any one wait, arrival, commit or proxy fence the emulator stops, reports
+or gets other numbers."""
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.emulate,
+    pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl"),
+]
+
+
+def test_every_deletion_is_seen():
+    script = Path(__file__).with_name("sm100_sensitivity.py")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = json.loads(done.stdout.splitlines()[-1])
+    assert {"mbarrier wait", "mbarrier arrive", "commit", "wait", "fence", "barrier"} <= {row["kind"] for row in rows}
+    assert [row for row in rows if not row["executed"]] == []
+    assert [row for row in rows if not row["how"]] == []
