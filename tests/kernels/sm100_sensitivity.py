@@ -46,7 +46,7 @@ if __name__ == "__main__":
     recorded = [record(*launch) for launch in LAUNCHES]
     ptx, judge, rows = recorded[0].ptx, sensitivity.Judge(recorded, SCHEDULES), []
     for site in sensitivity.sites(ptx):
-        # Left out: setmaxnreg (protects what PTX does not show), wait::ld and tcgen05.fence (the emulator's strict rules see some),
+        # Left out: setmaxnreg (protects what PTX does not show), wait::ld and tcgen05.fence (strict rules see some),
         # barriers of a warp before an arrival where its lanes have written nothing.
         if site.kind in ("setmaxnreg", "tcgen05.wait::ld") or "tcgen05.fence" in site.text or "bar.warp" in site.text:
             continue

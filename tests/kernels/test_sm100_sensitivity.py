@@ -1,5 +1,5 @@
-"""Every barrier of the Blackwell forward is needed: without any one wait, arrival, commit or proxy fence the emulator stops, reports
-or gets other numbers."""
+"""Every barrier of the Blackwell forward is needed: without any one wait, arrival, commit or proxy fence the emulator stops,
+reports, or gets other numbers."""
 import importlib.util
 import json
 import subprocess

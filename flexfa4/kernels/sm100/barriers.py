@@ -20,8 +20,8 @@ TENSOR_MEMORY = frozenset({"s_full", "p_ready", "p_full", "scale_full", "o_full"
 
 
 class Mbarriers(Fixed):
-    """One row of the table. tensor: in TENSOR_MEMORY. Who waits counts phases: phase n has parity n & 1, and a wait for parity 1 passes at once on a
-    barrier that has completed no phase."""
+    """One row of the table. tensor: in TENSOR_MEMORY. Who waits counts phases: phase n has parity n & 1, and a wait for parity 1
+    passes at once on a barrier that has completed no phase."""
 
     def __init__(self, first: cute.Pointer, tensor: bool):
         self.first, self.tensor = first, tensor
