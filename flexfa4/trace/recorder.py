@@ -208,20 +208,22 @@ def _name_in(frame, tensor) -> str | None:
     for name, value in local.items():
         if value is tensor:
             return name
-    for name in frame.f_code.co_names:
-        if frame.f_globals.get(name) is tensor:
+    named = {n: frame.f_globals[n] for n in frame.f_code.co_names if n in frame.f_globals}
+    for name, value in named.items():
+        if value is tensor:
             return name
-    for name, value in local.items():
+    for name, value in [*local.items(), *named.items()]:
         inner = getattr(value, "__dict__", None)
         if isinstance(inner, dict):
             for group in (inner, inner.get("_parameters"), inner.get("_buffers")):
-                for key, item in (group or {}).items():
+                # a module of Python may define anything under these names
+                for key, item in group.items() if isinstance(group, dict) else ():
                     if item is tensor:
                         return f"{name}.{key}"
-        elif isinstance(value, (list, tuple)):
-            for i, item in enumerate(value):
+        elif isinstance(value, (list, tuple, dict)):
+            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
                 if item is tensor:
-                    return f"{name}[{i}]"
+                    return f"{name}[{key!r}]"
         for key in getattr(type(value), "__slots__", ()):
             if isinstance(key, str) and getattr(value, key, None) is tensor:
                 return f"{name}.{key}"
