@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "debug": ("errors trace reference", "torch"),
     "api": ("errors ir interpret facts trace sparsity schedule plan engines runtime reference validate debug", "torch numpy"),
     "interop": ("errors sparsity api", "torch numpy transformers"),
-    "emulator": ("", "numpy torch cutlass"),
+    "emulator": ("", "numpy torch cutlass matplotlib"),
     "mods": ("", "torch"),
     "demo": ("*", "torch numpy matplotlib tqdm transformers"),
     "cli": ("*", "torch numpy matplotlib"),

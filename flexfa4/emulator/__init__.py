@@ -7,16 +7,23 @@ from .bare import run
 from .driver import Device, DeviceTensor, device, prepare, register
 from .errors import BuildError, Deadlock, EmulatorError, PtxError, RaceError, UnknownInstruction
 from .native import Launch
+from .timing import BLACKWELL, HOPPER, Rates, ThroughputModel
+from .trace import Trace
 
 __all__ = [
+    "BLACKWELL",
     "BuildError",
     "Deadlock",
     "Device",
     "DeviceTensor",
     "EmulatorError",
+    "HOPPER",
     "Launch",
     "PtxError",
     "RaceError",
+    "Rates",
+    "ThroughputModel",
+    "Trace",
     "UnknownInstruction",
     "device",
     "prepare",

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import build, native, replay
@@ -128,6 +129,8 @@ class Options:
     checks: bool = True
     max_steps: int = 2_000_000_000
     races: bool | str = False
+    trace: bool = False
+    timing: Callable[[native.Launch], object] | None = None
 
 
 class Device:
@@ -214,10 +217,13 @@ def run_loaded(loaded, grid, block, cluster, smem, params, options: Options, ran
     config.grid[:], config.block[:], config.cluster[:] = grid, block, cluster
     config.smem_dynamic, config.sms, config.completion = smem, options.sms, native.COMPLETION[options.completion]
     config.checks, config.seed, config.max_steps = int(options.checks), options.seed, options.max_steps
-    config.races = native.RACES[options.races]
+    config.races, config.trace = native.RACES[options.races], int(options.trace or options.timing is not None)
     config.params, config.param_bytes = params[0], params[1]
     config.ranges, config.nranges = ctypes.addressof(flat), len(merged)
-    return loaded.launch(config)
+    launch = loaded.launch(config)
+    if options.timing is not None:
+        launch.timing = options.timing(launch)
+    return launch
 
 
 def run_recorded(record: replay.Recorded, ptx: str | None = None, **options) -> tuple[native.Launch, list[bytes]]:
@@ -263,11 +269,13 @@ class device:
         checks: bool = True,
         max_steps: int = 2_000_000_000,
         races: bool | str = False,
+        trace: bool = False,
+        timing: Callable[[native.Launch], object] | None = None,
     ):
         if completion not in native.COMPLETION:
             raise EmulatorError(f"completion {completion!r}: one of {sorted(native.COMPLETION)}", "options")
         prepare(arch)
-        self.device = Device(arch, Options(sms, seed, completion, checks, max_steps, races))
+        self.device = Device(arch, Options(sms, seed, completion, checks, max_steps, races, trace, timing))
 
     def __enter__(self) -> Device:
         if _state["device"] is not None:

@@ -12,6 +12,7 @@ from . import build
 from .errors import PtxError, from_report
 from .ptx.decode import Decoder, Program
 from .ptx.syntax import find_kernel
+from .trace import EVENT, RANGE, Trace
 
 U32, U64, I32, I64, PTR = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
 COMPLETION = {"immediate": 0, "random": 1, "late": 2}
@@ -32,6 +33,8 @@ class Config(ctypes.Structure):
         ("checks", U32),
         ("local_bytes", U32),
         ("races", U32),
+        ("trace", U32),
+        ("pad", U32),
         ("seed", U64),
         ("max_steps", U64),
         ("params", U64),
@@ -46,7 +49,8 @@ class _Fill(ctypes.Structure):
 
 
 class _Report(ctypes.Structure):
-    _fields_ = [("text", PTR), ("text_n", U64), ("counts", PTR), ("total", U64), ("findings_n", U64), ("findings", PTR)]
+    _fields_ = [("text", PTR), ("text_n", U64), ("counts", PTR), ("total", U64), ("findings_n", U64), ("findings", PTR),
+                ("trace", PTR)]
 
 
 @lru_cache(maxsize=1)
@@ -58,6 +62,9 @@ def library() -> ctypes.CDLL:
     lib.emu_program.argtypes = [PTR, I64, PTR, I64, PTR, I64, I64]
     lib.emu_program_free.argtypes = [PTR]
     lib.emu_run.argtypes = [PTR, ctypes.POINTER(Config), ctypes.POINTER(_Report)]
+    lib.emu_trace_sizes.argtypes = [PTR, PTR]
+    lib.emu_trace_copy.argtypes = [PTR, PTR, PTR, PTR]
+    lib.emu_trace_free.argtypes = [PTR]
     return lib
 
 
@@ -84,6 +91,8 @@ class Launch:
     counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     findings: list[tuple[str, str]] = field(default_factory=list)
     opcodes: list[str] = field(default_factory=list, repr=False)  # of each instruction
+    trace: Trace | None = field(default=None, repr=False)  # with trace=True
+    timing: object = None  # what the timing hook returned
 
     def by_opcode(self) -> dict[str, int]:
         """Warp-level executions of each opcode, the commonest first."""
@@ -118,16 +127,30 @@ class Loaded:
 
         return re.sub(r"\bline (\d+)", name, message)
 
+    def _take_trace(self, handle: int) -> Trace:
+        lib, p = library(), self.program
+        sizes = np.zeros(5, np.uint64)
+        lib.emu_trace_sizes(handle, sizes.ctypes.data)
+        events, ranges = np.zeros(int(sizes[0]), EVENT), np.zeros(int(sizes[1]), RANGE)
+        counts = np.zeros((int(sizes[2]), int(sizes[3])), np.int64)
+        lib.emu_trace_copy(handle, events.ctypes.data, ranges.ctypes.data, counts.ctypes.data)
+        lib.emu_trace_free(handle)
+        return Trace(p.kernel.name, events, ranges, counts, p.names, [int(row[5]) for row in p.ins], p.kernel.target,
+                     int(sizes[4]))
+
     def launch(self, config: Config) -> Launch:
         """Runs a filled-in configuration. Raises what errors.py lists."""
         p = self.program
         config.smem_static, config.local_bytes = p.shared_bytes, p.local_bytes
         text, findings = ctypes.create_string_buffer(1 << 16), ctypes.create_string_buffer(1 << 17)
         counts = np.zeros(len(p.ins), np.int64)
-        report = _Report(ctypes.addressof(text), len(text), counts.ctypes.data, 0, len(findings), ctypes.addressof(findings))
+        report = _Report(ctypes.addressof(text), len(text), counts.ctypes.data, 0, len(findings), ctypes.addressof(findings),
+                         None)
         rc = library().emu_run(self.handle, ctypes.byref(config), ctypes.byref(report))
         done = Launch(p.kernel.name, tuple(config.grid), tuple(config.block), tuple(config.cluster), report.total, counts,
                       opcodes=p.names)
+        if report.trace:
+            done.trace = self._take_trace(report.trace)
         for row in findings.value.decode().splitlines():
             kind, _, message = row.partition("\t")
             done.findings.append((kind, self.where(message)))

@@ -1,5 +1,6 @@
 // The C interface that native.py loads.
 #include "order.h"
+#include "trace.h"
 #include <mutex>
 
 static void load_table() {
@@ -69,6 +70,7 @@ struct Report {
     u64 total;
     u64 findings_n;
     char *findings;
+    void *trace; // a Trace, or null; the caller frees it
 };
 // 0: ran to the end. 1: stopped; text holds "kind\tmessage". counts: one per instruction.
 int emu_run(void *program, const Config *cfg, Report *out) {
@@ -78,6 +80,7 @@ int emu_run(void *program, const Config *cfg, Report *out) {
     const u64 *r = reinterpret_cast<const u64 *>(cfg->ranges);
     for (u64 i = 0; i < cfg->nranges; i++) M.ranges.push_back({r[2 * i], r[2 * i + 1]});
     if (cfg->races) M.hb = std::make_shared<Order>(M, cfg->races == 2);
+    if (cfg->trace) M.trace = std::make_shared<Trace>();
     int rc = 0;
     std::string text;
     try {
@@ -90,8 +93,23 @@ int emu_run(void *program, const Config *cfg, Report *out) {
     for (auto &f : M.findings) all += f + "\n";
     snprintf(out->text, out->text_n, "%s", text.c_str());
     snprintf(out->findings, out->findings_n, "%s", all.c_str());
+    if (M.trace) {
+        for (size_t i = 0; i < M.trace->counts.size(); i++) M.counts[i % M.counts.size()] += M.trace->counts[i];
+        out->trace = new Trace(*M.trace);
+    }
     if (!M.counts.empty()) std::memcpy(out->counts, M.counts.data(), M.counts.size() * 8);
     out->total = M.total;
     return rc;
 }
+// events, ranges, warps, instructions, events dropped
+void emu_trace_sizes(const Trace *t, u64 *out) {
+    u64 n[5] = {t->events.size(), t->ranges.size(), t->warps, t->instructions, t->dropped};
+    std::memcpy(out, n, sizeof n);
+}
+void emu_trace_copy(const Trace *t, TraceEvent *events, TraceRange *ranges, u64 *counts) {
+    std::memcpy(events, t->events.data(), t->events.size() * sizeof(TraceEvent));
+    std::memcpy(ranges, t->ranges.data(), t->ranges.size() * sizeof(TraceRange));
+    std::memcpy(counts, t->counts.data(), t->counts.size() * 8);
+}
+void emu_trace_free(Trace *t) { delete t; }
 }

@@ -34,6 +34,7 @@ struct Cluster;
 struct Machine;
 struct Ins;
 struct Order;
+struct Trace;
 struct AsyncOrder;
 struct WarpOrder;
 struct CtaOrder;
@@ -75,6 +76,7 @@ void define_mbarrier();
 void define_tma();
 void define_wgmma();
 void define_tcgen05();
+void define_tcgen05_moves();
 void define_control();
 void define_warp();
 void define_matrix();
@@ -126,6 +128,7 @@ struct Async {
     bool store = false; // global store: completed last among equals
     bool done = false;
     int queue = -1; // in-order queue, -1: unordered
+    u64 work = 0;   // multiply-adds of a matrix instruction
     std::shared_ptr<AsyncOrder> order;
 };
 using AsyncRef = std::shared_ptr<Async>;
@@ -240,7 +243,7 @@ struct Cluster {
 
 struct Config { // mirrored in native.py
     u32 grid[3], block[3], cluster[3];
-    u32 smem_dynamic, smem_static, sms, completion, checks, local_bytes, races; // races: 0 off, 1 on, 2 strict
+    u32 smem_dynamic, smem_static, sms, completion, checks, local_bytes, races, trace, pad; // races: 0 off, 1 on, 2 strict
     u64 seed, max_steps;
     u64 params, param_bytes, ranges, nranges; // ranges: pairs of host addresses the kernel may touch; 0: unchecked
 };
@@ -265,6 +268,7 @@ struct Machine {
     std::vector<u64> counts; // executions of each instruction
     std::vector<std::string> findings;
     std::vector<std::pair<u64, u64>> ranges;
+    std::shared_ptr<Trace> trace; // null: nothing is recorded
     std::shared_ptr<Order> hb; // null: no race checks
     const Async *completing = nullptr;
 

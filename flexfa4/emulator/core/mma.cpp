@@ -53,6 +53,11 @@ Range operand_range(const Operand &d, int rows) {
     return {d.cta, d.start, hi};
 }
 
+void fetch_chunks(const Operand &d, int rows, int chunks, u8 *out, const Ins &I) {
+    for (int row = 0; row < rows; row++)
+        for (int c = 0; c < chunks; c++)
+            std::memcpy(out + 16 * (row * chunks + c), d.cta->at(chunk_k(d, row, c), 16, "tcgen05.cp", I), 16);
+}
 int fetch_operand(const Operand &d, int rows, float *out, const Ins &I) {
     Range r = operand_range(d, rows);
     u8 *base = d.cta->at(r.lo & ~1023u, ((r.hi + 127) & ~127u) - (r.lo & ~1023u), "matrix operand", I) - (r.lo & ~1023u);

@@ -20,6 +20,8 @@ Range operand_range(const Operand &d, int rows);
 void watch_operand(Machine &M, const Async &a, const Operand &d, int first, int rows);
 // out[k][row], k < k_of(elem); returns the number of k.
 int fetch_operand(const Operand &d, int rows, float *out, const Ins &I);
+// The first `chunks` 16-byte chunks of each row of a K-major operand, one row after the other.
+void fetch_chunks(const Operand &d, int rows, int chunks, u8 *out, const Ins &I);
 // d[n][m] += sum_k a[k][m] * b[k][n], or = without `accumulate`; m contiguous, m a multiple of 16.
 void product(float *d, int d_stride, const float *a, const float *b, int m, int n, int k, int a_stride, int b_stride,
              bool accumulate);

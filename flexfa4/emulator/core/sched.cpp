@@ -1,5 +1,6 @@
 // Which warp runs next, when asynchronous work completes, launching and retiring CTAs, and what is said when nothing can run.
 #include "order.h"
+#include "trace.h"
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
@@ -100,6 +101,7 @@ static void run_async(Machine &M, Async &a) {
     M.completing = &a;
     a.run();
     M.completing = outer;
+    if (M.trace) M.trace->completed(M, a);
     a.run = nullptr;
 }
 static void complete(Machine &M, Async &a) {
@@ -113,6 +115,7 @@ static void complete(Machine &M, Async &a) {
     M.progress++;
 }
 AsyncRef Machine::issue(AsyncRef a) {
+    if (trace) trace->issued(*this, *a);
     progress++;
     if (cfg.completion == IMMEDIATE) {
         run_async(*this, *a);
@@ -237,6 +240,7 @@ static bool other_group(Warp &w) { // the running group cannot go on: try anothe
 }
 Result Machine::step_many(Warp &w, int quantum) {
     const Ins *code = P->ins.data();
+    u64 *count = trace ? trace->count_of(w) : counts.data();
     for (auto &g : w.parked) g.stuck = false;
     for (; quantum > 0; quantum--) {
         if (!w.parked.empty()) pick_group(w);
@@ -246,7 +250,7 @@ Result Machine::step_many(Warp &w, int quantum) {
         }
         const Ins &I = code[w.pc];
         u32 m = w.act;
-        counts[w.pc]++;
+        count[w.pc]++;
         total++;
         w.steps++;
         if (I.pred >= 0) {
@@ -271,7 +275,7 @@ Result Machine::step_many(Warp &w, int quantum) {
             continue;
         }
         if (r == JUMP) continue;
-        counts[w.pc]--;
+        count[w.pc]--;
         total--;
         if (r == DIVERGED && w.parked.empty())
             fail("divergence", I, fmt("waits for lanes that are not there (live %08x)", w.live), &w);
@@ -424,6 +428,8 @@ void Machine::launch(u64 index) {
         cl->ctas.push_back(std::move(t));
     }
     if (hb) hb->start(*cl);
+    if (trace)
+        for (auto &t : cl->ctas) trace->launched(*t);
     resident.push_back(std::move(cl));
     epoch++;
 }
@@ -466,6 +472,8 @@ void Machine::retire(size_t k) {
     }
     order.erase(std::remove_if(order.begin(), order.end(), [&](Warp *w) { return w->cta->cluster == &cl; }), order.end());
     if (hb) hb->retire(cl);
+    if (trace)
+        for (auto &t : cl.ctas) trace->retired(*t);
     for (auto &t : cl.ctas) spare_regs.push_back(std::move(t->regs));
     if (cfg.local_bytes) spare_local.push_back(cl.local_slot);
     resident.erase(resident.begin() + (long)k);
@@ -504,6 +512,7 @@ void Machine::run() {
     size_t slots = std::max<u32>(1, cfg.sms / n), turn = 0;
     int style = cfg.seed == 0 ? 0 : 1 + (int)(cfg.seed % 3); // 0, 1: in turn; 2: uniformly random; 3: by priority
     counts.assign(P->ins.size(), 0);
+    if (trace) trace->begin(*this);
     make_local((u32)slots);
     while (true) {
         while (resident.size() < slots && next_cluster < clusters) launch(next_cluster++);
@@ -540,7 +549,10 @@ void Machine::run() {
         u64 before = progress;
         w->epoch = epoch;
         w->blocked = false;
+        if (trace) trace->current = w;
+        u64 step = total, steps = w->steps;
         if (step_many(*w, quantum) == BLOCKED) w->blocked = true;
+        if (trace) trace->turn(*this, *w, step, steps, w->blocked);
         stale = progress == before ? stale + 1 : 0;
         if (total > cfg.max_steps)
             throw EmuError("steps", deadlock_report(fmt("more than %llu steps", (unsigned long long)cfg.max_steps).c_str()));

@@ -1,15 +1,15 @@
 // Tensor memory and tcgen05 (sm_100a): allocation, ld/st, mma of one CTA or a pair, commit.
 #include "lanes.h"
-#include "mma.h"
 #include "order.h"
+#include "tcgen05.h"
 
-namespace {
-u32 column(u32 taddr) { return taddr & 0xffff; }
 void columns_used(Cta *c, u32 lo, u32 hi, const Ins &I, const Warp *w) {
     if (hi > TMEM_COLS || lo >= hi) c->M->fail("tmem", I, fmt("columns [%u, %u) of %d", lo, hi, TMEM_COLS), w);
     for (u32 i = lo; i < hi; i++)
         if (!c->tmem_used[i]) c->M->fail("tmem", I, fmt("column %u is not allocated", i), w);
 }
+
+namespace {
 void wait_mma(Warp &w, const Ins &I, Cta *c, u32 lo, u32 hi, bool write) {
     for (Async *a : c->pending) {
         for (const TRange &r : a->twrites)
@@ -101,22 +101,26 @@ u32 lane_base(Warp &w, const Ins &I, u32 taddr) {
                   &w);
     return lane;
 }
+} // namespace
+
 u32 taddr_of(Warp &w, const Ins &I, const s32 *a) {
     u32 t = (u32)w.addr(a, 0);
     for (int l = 1; l < LANES; l++)
         if ((u32)w.addr(a, l) != t) w.M->fail("tmem", I, "the tensor memory address differs between lanes", &w);
     return t;
 }
-void check_tmem(Warp &w, const Ins &I, u32 lo, u32 hi) {
+void touch_columns(Warp &w, const Ins &I, u32 lo, u32 hi, bool write) {
     if (w.cta->tmem.empty()) w.M->fail("tmem", I, "no tensor memory was allocated", &w);
     columns_used(w.cta, lo, hi, I, &w);
+    wait_mma(w, I, w.cta, lo, hi, write);
+    if (w.M->hb) w.M->hb->tmem(w, lo, hi, write, I);
 }
+
+namespace {
 template <int N, bool PACK> Result load32(Warp &w, const Ins &I) {
     u32 t = taddr_of(w, I, I.o + N), lane = lane_base(w, I, t), col = column(t);
     constexpr int cols = PACK ? 2 * N : N;
-    check_tmem(w, I, col, col + cols);
-    wait_mma(w, I, w.cta, col, col + cols, false);
-    if (w.M->hb) w.M->hb->tmem(w, col, col + cols, false, I);
+    touch_columns(w, I, col, col + cols, false);
     const u32 *m = w.cta->tmem.data() + col * TMEM_LANES + lane;
     for (int i = 0; i < N; i++) {
         if constexpr (PACK)
@@ -131,9 +135,7 @@ template <int N, bool PACK> Result load32(Warp &w, const Ins &I) {
 template <int N, bool UNPACK> Result store32(Warp &w, const Ins &I) {
     u32 t = taddr_of(w, I, I.o), lane = lane_base(w, I, t), col = column(t);
     constexpr int cols = UNPACK ? 2 * N : N;
-    check_tmem(w, I, col, col + cols);
-    wait_mma(w, I, w.cta, col, col + cols, true);
-    if (w.M->hb) w.M->hb->tmem(w, col, col + cols, true, I);
+    touch_columns(w, I, col, col + cols, true);
     Cta *c = w.cta;
     u32 *m = c->tmem.data() + col * TMEM_LANES + lane;
     auto data = std::make_shared<std::vector<u32>>(cols * LANES);
@@ -171,23 +173,39 @@ Result wait_ld(Warp &w, const Ins &) {
 }
 
 const u32 SPANS[8] = {16, 0, 128, 0, 64, 0, 32, 0};
+} // namespace
+
 Operand smem_operand(Warp &w, const Ins &I, u64 d, bool mn, Elem e) {
     if (d >> 46 != ((d >> 61) << 15 | 1) || !SPANS[d >> 61] || d & (3ull << 14 | 3ull << 30))
         w.M->fail("descriptor", I, fmt("shared memory descriptor 0x%llx: bits that are not modelled", (unsigned long long)d), &w);
     return {w.cta, (u32)(d & 0x3fff) << 4, (u32)((d >> 16) & 0x3fff) << 4, (u32)((d >> 32) & 0x3fff) << 4, SPANS[d >> 61], mn, e};
 }
+
+namespace {
 struct Mma {
     int m, n, group;
     Elem ea, eb;
     bool a_mn, b_mn, accumulate, a_tmem;
+    bool integer, saturate;
     float sign;
     u32 d_col, a_col;
     Operand a, b;
     std::vector<Cta *> ctas;
 };
+// Adds what a product wrote (it left NaN elsewhere) onto integer accumulators.
+void add_integers(const Mma &x, u32 *d, const std::vector<float> &sums) {
+    for (size_t i = 0; i < sums.size(); i++) {
+        if (sums[i] != sums[i]) continue;
+        s64 total = (x.accumulate ? (s64)(s32)d[i] : 0) + (s64)sums[i];
+        if (x.saturate) total = total > 2147483647 ? 2147483647 : total < -2147483648ll ? -2147483648ll : total;
+        d[i] = (u32)total;
+    }
+}
 void run_mma(const Mma &x, const Ins &I) {
     int rows = x.m / x.group, part = x.n / x.group, k = 0; // rows of A, rows of B in one CTA
     alignas(64) static thread_local float fa[KMAX * 128], fb[KMAX * 256], piece[KMAX * 256];
+    static thread_local std::vector<float> sums; // of integers, exact below 2^24
+    const bool add = x.accumulate && !x.integer;
     for (int g = 0; g < x.group; g++) {
         Operand b = x.b;
         b.cta = x.ctas[g];
@@ -198,6 +216,10 @@ void run_mma(const Mma &x, const Ins &I) {
     for (int g = 0; g < x.group; g++) {
         Cta *c = x.ctas[g];
         float *d = reinterpret_cast<float *>(c->tmem.data()) + x.d_col * TMEM_LANES;
+        if (x.integer) {
+            sums.assign((size_t)x.n * TMEM_LANES, NAN);
+            d = sums.data();
+        }
         if (x.a_tmem) {
             const u32 *t = c->tmem.data() + x.a_col * TMEM_LANES;
             for (int i = 0; i < 8; i++)
@@ -214,13 +236,14 @@ void run_mma(const Mma &x, const Ins &I) {
         if (x.sign < 0)
             for (int i = 0; i < k * rows; i++) fa[i] = -fa[i];
         if (rows == 128)
-            product(d, TMEM_LANES, fa, fb, 128, x.n, k, 128, x.n, x.accumulate);
+            product(d, TMEM_LANES, fa, fb, 128, x.n, k, 128, x.n, add);
         else if (x.group == 2) { // 64 rows: halves of N on lanes 0-63 and 64-127
-            product(d, TMEM_LANES, fa, fb, 64, part, k, 64, x.n, x.accumulate);
-            product(d + 64, TMEM_LANES, fa, fb + part, 64, part, k, 64, x.n, x.accumulate);
+            product(d, TMEM_LANES, fa, fb, 64, part, k, 64, x.n, add);
+            product(d + 64, TMEM_LANES, fa, fb + part, 64, part, k, 64, x.n, add);
         } else { // 64 rows: rows 16i.. on lanes 32i..
-            for (int i = 0; i < 4; i++) product(d + 32 * i, TMEM_LANES, fa + 16 * i, fb, 16, x.n, k, 64, x.n, x.accumulate);
+            for (int i = 0; i < 4; i++) product(d + 32 * i, TMEM_LANES, fa + 16 * i, fb, 16, x.n, k, 64, x.n, add);
         }
+        if (x.integer) add_integers(x, c->tmem.data() + x.d_col * TMEM_LANES, sums);
     }
 }
 // Tells race checks what one mma reads and writes, in each of its CTAs.
@@ -241,7 +264,9 @@ void watch_mma(Warp &w, Async &a, const Mma &x, u32 d_cols) {
         watch_operand(*w.M, a, p, 0, x.m / x.group);
     }
 }
-enum Kind { KIND_F16, KIND_TF32 };
+enum Kind { KIND_F16, KIND_TF32, KIND_F8F6F4, KIND_I8 };
+// Operand type numbers of an instruction descriptor; E_F16 stands for what is not modelled.
+const Elem BYTES[8] = {E_E4M3, E_E5M2, E_F16, E_F16, E_F16, E_F16, E_F16, E_F16};
 // [d], A, B, idesc, (disable mask,) enable-input-d
 template <int GROUP, int KIND, bool A_TMEM, int MASK> Result mma(Warp &w, const Ins &I) {
     int l = w.leader();
@@ -256,12 +281,21 @@ template <int GROUP, int KIND, bool A_TMEM, int MASK> Result mma(Warp &w, const 
     auto bad = [&](const char *what, u32 v) {
         w.M->fail("descriptor", I, fmt("instruction descriptor 0x%08x: %s %u is not modelled", id, what, v), &w);
     };
-    if (((id >> 4) & 3) != 1) bad("accumulator type", (id >> 4) & 3);
-    if (id & 0xf) bad("sparsity or saturation bits", id & 0xf);
+    if (((id >> 4) & 3) != (KIND == KIND_I8 ? 2 : 1)) bad("accumulator type", (id >> 4) & 3);
+    x.integer = KIND == KIND_I8;
+    x.saturate = KIND == KIND_I8 && (id & 8);
+    if (id & (KIND == KIND_I8 ? 0x7 : 0xf)) bad("sparsity or saturation bits", id & 0xf);
     if (id & (1u << 6 | 1u << 23 | 7u << 29)) bad("reserved bits", id & (1u << 6 | 1u << 23 | 7u << 29));
-    if (KIND == KIND_TF32 ? ta != 2 || tb != 2 : ta > 1 || tb > 1) bad("operand type", ta);
-    x.ea = KIND == KIND_TF32 ? E_TF32 : ta ? E_BF16 : E_F16;
-    x.eb = KIND == KIND_TF32 ? E_TF32 : tb ? E_BF16 : E_F16;
+    if (KIND == KIND_TF32 ? ta != 2 || tb != 2 : ta > 1 || tb > 1) bad("operand type", ta > 1 ? ta : tb);
+    auto type = [](u32 t) {
+        return KIND == KIND_TF32     ? E_TF32
+               : KIND == KIND_F8F6F4 ? BYTES[t]
+               : KIND == KIND_I8     ? (t ? E_S8 : E_U8)
+                                     : (t ? E_BF16 : E_F16);
+    };
+    x.ea = type(ta);
+    x.eb = type(tb);
+    if (KIND == KIND_I8 && ((id >> 13) & 3)) bad("negation of integers", (id >> 13) & 3);
     x.sign = ((id >> 13) & 1) != ((id >> 14) & 1) ? -1.0f : 1.0f;
     bool m_ok = GROUP == 1 ? x.m == 64 || x.m == 128 : x.m == 128 || x.m == 256;
     if (!m_ok) bad("M", x.m);
@@ -308,6 +342,7 @@ template <int GROUP, int KIND, bool A_TMEM, int MASK> Result mma(Warp &w, const 
     }
     if (w.cta->mma_queue < 0) w.cta->mma_queue = w.M->new_queue();
     a->queue = w.cta->mma_queue;
+    a->work = (u64)x.m * (u64)x.n * k_of(x.ea);
     check_async(*w.M, *a, I);
     if (w.M->hb) watch_mma(w, *a, x, d_cols);
     const Ins *ins = &I;
@@ -373,6 +408,8 @@ template <int GROUP> void group() {
     def("tcgen05.relinquish_alloc_permit" + g + ".sync.aligned", "", relinquish, true);
     mmas<GROUP, KIND_F16>("f16");
     mmas<GROUP, KIND_TF32>("tf32");
+    mmas<GROUP, KIND_F8F6F4>("f8f6f4");
+    mmas<GROUP, KIND_I8>("i8");
     def("tcgen05.commit" + g + ".mbarrier::arrive::one.shared::cluster.b64", "a", commit<GROUP, false>);
     def("tcgen05.commit" + g + ".mbarrier::arrive::one.b64", "a", commit<GROUP, false>);
     def("tcgen05.commit" + g + ".mbarrier::arrive::one.shared::cluster.multicast::cluster.b64", "a s", commit<GROUP, true>);
@@ -380,9 +417,15 @@ template <int GROUP> void group() {
 } // namespace
 
 void define_tcgen05() {
+    define_tcgen05_moves();
     moves<1>();
     group<1>();
     group<2>();
     def("tcgen05.wait::st.sync.aligned", "", wait_st, true);
     def("tcgen05.wait::ld.sync.aligned", "", wait_ld, true);
+}
+
+void watch_copy(Warp &w, Async &a, Cta *c, u32 lo, u32 hi) {
+    w.M->hb->mma(w, a);
+    w.M->hb->accumulator(a, c, lo, hi, true);
 }

@@ -244,6 +244,8 @@ template <int DIM, int OP> Result tensor_store(Warp &w, const Ins &I) {
         todo &= ~same;
         Tensor t = decode(w, I, map);
         if (t.rank != DIM) w.M->fail("descriptor", I, fmt("tensor map of rank %d used by a %dd copy", t.rank, DIM), &w);
+        for (int i = 0; i < DIM; i++) // an H200 stops with an illegal instruction
+            if (c[i] < 0) w.M->fail("operand", I, fmt("a tensor store starts at coordinate %d of dimension %d", c[i], i), &w);
         Place p = shared_place(w, src, I);
         if (p.cta != w.cta || p.off & 127) w.M->fail("alignment", I, fmt("TMA source 0x%x: own CTA, 128 bytes aligned", src), &w);
         Machine *M = w.M;

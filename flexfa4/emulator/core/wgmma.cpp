@@ -62,6 +62,7 @@ template <Elem E, Elem EB, bool A_REGS, Acc D> Result mma(Warp &w, const Ins &I)
         x->reads.push_back(operand_range(own, ta ? 64 : 16));
     }
     x->reads.push_back(operand_range(ob, N));
+    x->work = 16ull * (u64)N * k_of(E);
     bool acc = w.pred(p, w.leader());
     float sign = (float)(sa * sb);
     int quarter = 16 * (w.id % 4);

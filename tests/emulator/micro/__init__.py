@@ -2,10 +2,10 @@
 
 Programs for sm_90a also run on an H200 (tests/gpu/test_micro_on_hardware.py). `ALL` names every program."""
 
-from . import asynchronous, clusters, conversions, floating, halves, integers, matrices, memory, warps
+from . import asynchronous, clusters, conversions, floating, halves, integers, matrices, memory, tensor, warps
 
 ALL = {
     program.name: program
-    for module in (integers, floating, halves, conversions, warps, memory, asynchronous, clusters, matrices)
+    for module in (integers, floating, halves, conversions, warps, memory, asynchronous, clusters, matrices, tensor)
     for program in module.programs()
 }

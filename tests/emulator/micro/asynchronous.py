@@ -148,6 +148,8 @@ def _tensor_copies():
                 " [%r11]; READY: bar.sync 0;\n") + WAIT + read_out(n)
             title = f"{rank}d {np.dtype(dtype).name} swizzle {span}, {name}"
             yield Program(f"cp.async.bulk.tensor load {title}", load, (np.zeros(n, np.uint8), array), {0: image}, maps=maps)
+            if name == "before the start":  # an H200 refuses to store there: test_micro.py
+                continue
             # Stores: the image goes to an array of zeros; what lies outside is not written.
             target = np.zeros_like(array)
             for index in itertools.product(*(range(b) for b in box)):
