@@ -67,15 +67,57 @@ def test_scores_of_any_size(rows, size):
 
 
 @pytest.mark.parametrize("score_mod", [None, lambda s, b, h, i, j: s * 2.0])
-@pytest.mark.parametrize("poison", [NAN, INF, 3e38])
-def test_keys_that_nobody_sees_may_hold_anything(score_mod, poison):
-    """A cache with room to spare is not initialised; position 150 on is hidden from every row."""
+@pytest.mark.parametrize("poison", [NAN, INF, -INF, 3e38])
+@pytest.mark.parametrize("rows, visible", [(64, 40), (192, 150), (5, 1)])
+def test_keys_that_nobody_sees_may_hold_anything(score_mod, poison, rows, visible):
+    """A cache with room to spare is not initialised: neither its keys nor its values."""
     g = torch.Generator().manual_seed(1)
-    q, k, v = (torch.randn(1, 2, 192, 16, generator=g) for _ in range(3))
-    good = flexfa4.flex_attention(q, k[:, :, :150], v[:, :, :150], score_mod=score_mod)
-    k[:, :, 150:] = poison
-    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
-    out = flexfa4.flex_attention(*leaves, score_mod=score_mod, mask_mod=lambda b, h, i, j: j < 150)
-    assert torch.allclose(out, good, atol=1e-5)
-    dv = torch.autograd.grad(out.sum(), leaves[2])[0]
-    assert dv[:, :, 150:].abs().max() == 0 and dv.isfinite().all()
+    q, k, v = (torch.randn(1, 2, rows + 10, 16, generator=g) for _ in range(3))
+    up = torch.randn(1, 2, rows + 10, 16, generator=g)
+
+    def run(*tensors, **options):
+        leaves = [t.clone().requires_grad_() for t in tensors]
+        out, lse = flexfa4.flex_attention(*leaves, score_mod=score_mod, return_lse=True, **options)
+        return [out, lse, *torch.autograd.grad((out * up).sum() + lse.sum(), leaves)]
+
+    good = run(q, k[:, :, :visible], v[:, :, :visible])
+    k[:, :, visible:], v[:, :, visible:] = poison, poison
+    found = run(q, k, v, mask_mod=lambda b, h, i, j: j < visible)
+    for name, a, b in zip(("out", "lse", "dq"), found, good):
+        assert torch.allclose(a, b, atol=1e-4), name
+    for a, b in zip(found[3:], good[3:]):
+        assert torch.allclose(a[:, :, :visible], b, atol=1e-4) and not a[:, :, visible:].any()
+
+
+@pytest.mark.parametrize("poison", [NAN, INF, -INF])
+def test_values_reach_the_rows_that_see_them_and_no_others(poison):
+    g = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(1, 2, 200, 16, generator=g, dtype=torch.float64) for _ in range(3))
+    v[0, 0, 130, 3] = poison
+    q.requires_grad_()
+    out = flexfa4.flex_attention(q, k, v, mask_mod=lambda b, h, i, j: j <= i)
+    seen = torch.arange(200)[:, None] >= torch.arange(200)
+    want, _ = dense(q, k, v.nan_to_num(0.0, 0.0, 0.0), seen)
+    want = want.detach().clone()
+    want[0, 0, 130:, 3] = poison
+    assert torch.allclose(out, want, atol=1e-12, equal_nan=True)
+    (dq,) = torch.autograd.grad(out[0, 0, :130].sum() + out[0, 1].sum(), q)
+    assert dq[0, 0, :130].isfinite().all() and dq[0, 1].isfinite().all()
+
+
+def test_a_column_that_sees_both_infinities_is_nan():
+    q = k = torch.zeros(1, 1, 4, 8)
+    v = torch.ones(1, 1, 4, 8)
+    v[0, 0, 1, 0], v[0, 0, 2, 0] = INF, -INF
+    out = flexfa4.flex_attention(q, k, v, mask_mod=lambda b, h, i, j: j <= i)[0, 0, :, 0]
+    assert out[0] == 1 and out[1] == INF and out[2].isnan() and out[3].isnan()
+
+
+def test_a_query_row_without_keys_may_hold_anything():
+    """Padding of a batch: its row sees nothing and must not reach the gradient of the keys."""
+    q, k, v = (torch.randn(1, 1, 40, 8) for _ in range(3))
+    q[:, :, 30:] = NAN
+    k.requires_grad_()
+    out = flexfa4.flex_attention(q, k, v, mask_mod=lambda b, h, i, j: (i < 30) & (j <= i))
+    (dk,) = torch.autograd.grad(out.sum(), k)
+    assert dk.isfinite().all() and not out[:, :, 30:].any()

@@ -19,6 +19,7 @@ from .captures import CaptureGradients
 from .hiding import clear, hide
 from .problem import LN_2, LOG2_E, Chunk, Mask, Problem, QueryTile
 from .scratch import Scratch
+from .unruly import tame
 
 # Takes the place of the lse of a row that saw no key: exp(S - 1e30) is 0 for any score.
 UNSEEN = 1e30
@@ -72,6 +73,10 @@ class _Backward:
         # Keys last: Q^T dS has its long side along memory, dS^T Q would not, and is a quarter slower.
         self.dk, self.dv = torch.zeros_like(p.k.mT).contiguous(), torch.zeros_like(p.v.mT).contiguous()
         self.scratch = Scratch(p.dtype, p.device)
+        masked = p.mask is not None and p.mask.bound is not None
+        # Of hidden lanes the products with dS are 0 * (k or q), and dS itself is 0 * (dO V^T - delta).
+        self.finite_k, self.finite_q = (tame(t) if masked else t for t in (p.k, p.q))
+        self.clears = masked and _may_overflow(self.d_out, p.v)
         self.captures, self.roots, self.slope = None, (), None
         if p.score is not None:
             found = adjoints(p.score.graph)
@@ -85,6 +90,8 @@ class _Backward:
         keys, values = p.keys(p.k, chunk), p.keys(p.v, chunk)
         d_keys, d_values = p.keys(self.dk, chunk), p.keys(self.dv, chunk)
         queries = p.queries(p.q, chunk, tile).mul(p.folded)
+        finite_keys = keys if self.finite_k is p.k else p.keys(self.finite_k, chunk)
+        finite_queries = queries if self.finite_q is p.q else p.queries(self.finite_q, chunk, tile).mul(p.folded)
         d_out = p.queries(self.d_out, chunk, tile)
         delta = d_out.mul(p.queries(self.out, chunk, tile)).sum(-1, keepdim=True)
         if self.d_lse is not None:
@@ -103,9 +110,13 @@ class _Backward:
             p.add(d_values, block, self.scratch.product("key side", d_out.mT, weights))
             grads = self.scratch.product("gradients", d_out, p.take(values, block).transpose(1, 2))
             grads.sub_(delta).mul_(weights)
+            if self.clears:
+                clear(grads.view(shape), hidden)
             if self.roots:
                 grads = self._through(grads, shape, slope, rest, hidden)
-            p.add(d_keys, block, self.scratch.product("key side", queries.mT, grads))
+            p.add(d_keys, block, self.scratch.product("key side", finite_queries.mT, grads))
+            if finite_keys is not keys:
+                block_keys = p.take(finite_keys, block)
             if d_queries is None:
                 d_queries = self.scratch.product("query side", grads, block_keys)
             else:
@@ -135,6 +146,16 @@ class _Backward:
         if _is_one(self.slope):
             return grads
         return clean(lanes.mul_(slope)).view(grads.shape)
+
+
+def _may_overflow(d_out: torch.Tensor, values: torch.Tensor) -> bool:
+    """True if dO . V may leave float32, or is not known to be finite."""
+    if d_out.is_cuda and torch.cuda.is_current_stream_capturing():
+        return True
+    if not d_out.numel() or not values.numel():
+        return False
+    longest = [torch.linalg.vector_norm(t, dim=-1, dtype=values.dtype).amax().item() for t in (d_out, values)]
+    return not longest[0] * longest[1] < 1e30
 
 
 def _is_one(n: Node) -> bool:

@@ -69,8 +69,15 @@ def _row(p: Problem, chunk: Chunk, tile: QueryTile, keys_values, scratch: Scratc
             shrink = row_max.sub_(top).div_(p.unit).exp2_()
             row_sum = row_sum.mul_(shrink).add_(weights.sum(-1, keepdim=True))
             acc = acc.mul_(shrink).baddbmm_(weights, p.take(values, block))
+        _add_unruly(p, acc, chunk, tile, block, hidden)
         row_max = top
     return row_max, row_sum, acc
+
+
+def _add_unruly(p: Problem, acc, chunk: Chunk, tile: QueryTile, block, hidden) -> None:
+    """inf and NaN among the values that the rows see."""
+    if p.marks is not None:
+        p.marks.add(acc, p.seen(chunk, tile, block, hidden), lambda t: p.take(p.keys(t, chunk), block))
 
 
 def _small_row(p: Problem, chunk: Chunk, tile: QueryTile, keys_values, scratch: Scratch):
@@ -80,11 +87,13 @@ def _small_row(p: Problem, chunk: Chunk, tile: QueryTile, keys_values, scratch: 
     row_sum = acc = None
     for block in p.blocks(chunk, tile):
         scores = scratch.product("scores", queries, p.take(keys, block).transpose(1, 2))
-        hide(scores.view(p.tile_shape(chunk, tile, block.width)), p.hidden(chunk, tile, block), finite=True)
+        hidden = p.hidden(chunk, tile, block)
+        hide(scores.view(p.tile_shape(chunk, tile, block.width)), hidden, finite=True)
         weights, block_values = scores.exp2_(), p.take(values, block)
         if acc is None:
             acc, row_sum = torch.bmm(weights, block_values), weights.sum(-1, keepdim=True)
         else:
             row_sum.add_(weights.sum(-1, keepdim=True))
             acc.baddbmm_(weights, block_values)
+        _add_unruly(p, acc, chunk, tile, block, hidden)
     return None, row_sum, acc

@@ -15,6 +15,7 @@ from flexfa4.ir.bound import BoundGraph
 
 from .hiding import Hidden, Lanes
 from .lookups import evaluate_visible, proven_safe
+from .unruly import Marks, holds_unruly, tame
 from .tiles import BLOCK_ELEMENTS, KV_TILE, Block, Segment, query_tile, row_blocks
 
 LOG2_E = math.log2(math.e)
@@ -108,6 +109,9 @@ class Problem:
         self.folded = scale * LOG2_E if score is None else scale
         self.q = self.grouped(q)
         self.k, self.v = (t.detach().to(self.dtype).contiguous() for t in (k, v))
+        self.marks = None                       # of inf and NaN among the values, which are 0 in `v` then
+        if mask is not None and mask.bound is not None and holds_unruly(self.v):
+            self.marks, self.v = Marks(self.v), tame(self.v)
         self.kv_index = torch.arange(self.kv_len, device=self.device)
         self.q_tile = mask.q_tile if mask is not None else query_tile(self.q_len, self.group)
         bound = None if mask is None else mask.bound
@@ -228,6 +232,13 @@ class Problem:
             Op.H: self._heads[:, chunk.h0:chunk.h1, chunk.g0:chunk.g1],
             Op.Q: tile.positions,
         }
+
+    def seen(self, chunk: Chunk, tile: QueryTile, block: Block, hidden: list[Hidden]) -> torch.Tensor:
+        """1 where the mask shows a key of the block, else 0: [pairs, heads * rows, width]."""
+        lanes = torch.ones(self.tile_shape(chunk, tile, block.width), dtype=self.dtype, device=self.device)
+        for part in hidden:
+            part.fill(lanes, 0.0)
+        return lanes.view(chunk.pairs, chunk.heads * tile.rows, block.width)
 
     def tile_shape(self, chunk: Chunk, tile: QueryTile, width: int) -> tuple[int, ...]:
         return (chunk.b1 - chunk.b0, chunk.h1 - chunk.h0, chunk.heads, tile.rows, width)
