@@ -21,7 +21,7 @@ from flexfa4.sparsity import BlockMask, and_masks
 from flexfa4.trace import bind
 
 from . import debug as interpreted
-from .validate import check_captures, check_mask, check_tensors
+from .validate import check_captures, check_mask, check_scale, check_tensors
 
 
 class AuxOutput(NamedTuple):
@@ -58,6 +58,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
         warnings.warn(f"kernel_options={kernel_options!r} is ignored: flexfa4 chooses its own tiles", stacklevel=2)
     query, key, value = _autocast(query, key, value)
     check_tensors(query, key, value, enable_gqa)
+    check_scale(scale)
     want_lse = _wants_lse(return_lse, return_aux)
     scale = 1.0 / math.sqrt(query.shape[3]) if scale is None else float(scale)
     tensors, mods = (query, key, value), (score_mod, block_mask, mask_mod, out_mod)
@@ -90,11 +91,11 @@ def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) 
     layout = _layout(mask, query, key, plan)
     spans = None
     if block_mask is not None and _has_data(query):
-        spans = block_mask.spans(layout.q_tile, layout.kv_tile, device="cpu")
+        spans = block_mask.kept_spans(layout.q_tile, layout.kv_tile, device="cpu")
         finer = finer_tile(layout.q_tile, spans.mean_keys, query.shape[0] * query.shape[1])
         if plan is None and finer != layout.q_tile:
             layout = replace(layout, q_tile=finer)
-            spans = block_mask.spans(layout.q_tile, layout.kv_tile, device="cpu")
+            spans = block_mask.kept_spans(layout.q_tile, layout.kv_tile, device="cpu")
     return Attention(score, mask, hook, layout, spans, scale, plan)
 
 

@@ -2,10 +2,12 @@
 what to write instead."""
 from __future__ import annotations
 
+import numbers
+
 import torch
 from torch import Tensor
 
-from flexfa4.errors import ShapeError
+from flexfa4.errors import ShapeError, UnsupportedError
 from flexfa4.ir import Op
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.sparsity import BlockMask
@@ -88,3 +90,16 @@ def check_captures(bound: BoundGraph, device: torch.device) -> None:
 
 def _shape(t: Tensor) -> str:
     return str(tuple(t.shape))
+
+
+def check_scale(scale: float | None) -> None:
+    """Raises where `scale` is not a plain number, or would lose its gradient."""
+    if scale is None or isinstance(scale, (int, float)):
+        return
+    if isinstance(scale, Tensor) and scale.numel() == 1 and not scale.is_complex():
+        if scale.requires_grad:
+            raise UnsupportedError(f"scale={scale!r} requires grad, and scale is taken as a number: multiply the query by it "
+                                   "and pass scale=1.0, or multiply the score by it in a score_mod, to train it")
+        return
+    if not isinstance(scale, numbers.Real):
+        raise ShapeError(f"scale={scale!r}: expected a number, or None for 1 / sqrt(head dim)")

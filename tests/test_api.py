@@ -1,6 +1,7 @@
 """The public call: the wording of its errors, all raised before any work, and what it accepts of torch's call."""
 import contextlib
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -144,3 +145,14 @@ def test_no_queries_and_no_keys():
     assert flexfa4.flex_attention(q0[:, :, :0], k0, v0).shape == (2, 2, 0, 16)
     out, lse = flexfa4.flex_attention(q0, k0[:, :, :0], v0[:, :, :0], return_lse=True)
     assert torch.equal(out, torch.zeros_like(q0)) and bool((lse == -torch.inf).all())
+
+
+def test_scale_is_a_number():
+    trained = torch.tensor(0.5, requires_grad=True)
+    with pytest.raises(UnsupportedError, match=r"scale=tensor\(0.5000, requires_grad=True\) requires grad.*the query by it"):
+        flexfa4.flex_attention(q0, k0, v0, scale=trained)
+    with pytest.raises(ShapeError, match="scale='a': expected a number"):
+        flexfa4.flex_attention(q0, k0, v0, scale="a")
+    half = flexfa4.flex_attention(q0, k0, v0, scale=0.5)
+    for scale in (torch.tensor(0.5), trained.detach(), np.float32(0.5)):
+        assert torch.equal(flexfa4.flex_attention(q0, k0, v0, scale=scale), half)

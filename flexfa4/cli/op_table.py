@@ -102,6 +102,7 @@ object. The text is the same in every process, so it serves as a key. `score + s
 
 `bool u8 i8 i16 i32 i64 f16 bf16 f32 f64`. Positions, heads and indices are i64; scores are f32, or f64 for float64 inputs. The
 tracer applies torch's promotion rules and writes casts, so all operands marked T have one type. Integers wrap, as torch's do.
+The least number of a type divided by -1 is itself, as its negation is.
 Two things have no defined value: an integer division by zero, and a cast of NaN or of a float that is out of range to an
 integer. Neither may crash, since it can lie in a branch that is not taken. A lookup that is out of range is an error only if
 the result depends on it.

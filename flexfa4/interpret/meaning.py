@@ -47,10 +47,10 @@ EVALUATE: dict[Op, Meaning] = {
     Op.SUB: _either("{0} - {1}"),
     Op.MUL: _either("{0} * {1}"),
     Op.DIV: _either("{0} / {1}"),
-    Op.FLOORDIV: Meaning("divide({0}, {1}, 'floor')", (1,), "torch.div({0}, {1}, rounding_mode='floor')"),
-    Op.MOD: Meaning("modulo(torch.remainder, {0}, {1})", (1,), "torch.remainder({0}, {1})"),
-    Op.TRUNCDIV: Meaning("divide({0}, {1}, 'trunc')", (1,), "torch.div({0}, {1}, rounding_mode='trunc')"),
-    Op.FMOD: Meaning("modulo(torch.fmod, {0}, {1})", (1,), "torch.fmod({0}, {1})"),
+    Op.FLOORDIV: Meaning("divide({0}, {1}, 'floor')", (1,)),
+    Op.MOD: Meaning("modulo(torch.remainder, {0}, {1})", (1,)),
+    Op.TRUNCDIV: Meaning("divide({0}, {1}, 'trunc')", (1,)),
+    Op.FMOD: Meaning("modulo(torch.fmod, {0}, {1})", (1,)),
     Op.POW: Meaning("torch.pow({0}, {1})", (1,)),
     Op.MIN: Meaning("torch.minimum({0}, {1})", (1,), "torch.clamp_max({0}, {1})"),
     Op.MAX: Meaning("torch.maximum({0}, {1})", (1,), "torch.clamp_min({0}, {1})"),
@@ -118,12 +118,26 @@ def load(captured: torch.Tensor, *index: torch.Tensor | int) -> torch.Tensor:
     return torch.ops.aten.index.Tensor(captured, lookups) if lookups else captured
 
 
-def divide(a: torch.Tensor, b: torch.Tensor, rounding: str) -> torch.Tensor:
-    """Rounded quotient; an integer division by zero, which torch refuses on the CPU, gives an arbitrary value: it may lie in
-    the branch of a where that is not taken."""
-    return torch.div(a, b if b.dtype.is_floating_point else b.masked_fill(b == 0, 1), rounding_mode=rounding)
+def divide(a: torch.Tensor, b: torch.Tensor | int | float, rounding: str) -> torch.Tensor:
+    """Rounded quotient. Of integers, two divisions that stop a CPU are given a value, since they may lie in the branch of a where
+    that is not taken: by zero, anything, and the least number by -1, that number, as negation wraps."""
+    if a.dtype.is_floating_point:
+        return torch.div(a, b, rounding_mode=rounding)
+    if not isinstance(b, torch.Tensor):
+        return -a if b == -1 else torch.div(a, b or 1, rounding_mode=rounding)
+    quotient = torch.div(a, _divisor(b), rounding_mode=rounding)
+    return torch.where(b == -1, -a, quotient) if b.dtype.is_signed else quotient
 
 
-def modulo(function, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """`function(a, b)`, with integer division by zero as in `divide`."""
-    return function(a, b if b.dtype.is_floating_point else b.masked_fill(b == 0, 1))
+def modulo(function, a: torch.Tensor, b: torch.Tensor | int | float) -> torch.Tensor:
+    """`function(a, b)`, with integers as in `divide`."""
+    if a.dtype.is_floating_point:
+        return function(a, b)
+    if not isinstance(b, torch.Tensor):
+        return function(a, 1 if b in (0, -1) else b)
+    return function(a, _divisor(b))
+
+
+def _divisor(b: torch.Tensor) -> torch.Tensor:
+    stops = (b == 0) | (b == -1) if b.dtype.is_signed else b == 0
+    return b.masked_fill(stops, 1)

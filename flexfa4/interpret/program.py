@@ -20,7 +20,6 @@ from .meaning import EVALUATE, divide, load, modulo
 
 _NUMBERS = frozenset({Op.CONST, Op.SLOT})
 _ENV = INDEX_LEAVES | FLOAT_LEAVES
-_DIVISIONS = frozenset({Op.FLOORDIV, Op.MOD, Op.TRUNCDIV, Op.FMOD})
 # Casts of a number that a Python number holds exactly. Halves and small integers go through a 0-d tensor.
 _NUMBER_CAST = {DType.F64: "float({0})", DType.F32: "float32({0})", DType.BOOL: "bool({0})"}
 
@@ -150,9 +149,6 @@ class _Writer:
         if n.op in (Op.MIN, Op.MAX) and args[0] in self.number and args[1] not in self.number:
             args, numbers = [args[1], args[0]], [1]
         names = [self.number[a] if i in numbers else self._tensor(a) for i, a in enumerate(args)]
-        if n.op in _DIVISIONS and n.dtype.is_int and numbers:
-            # As `divide` does for tensors.
-            names[1] = f"({names[1]} or 1)"
         template = row.with_number if numbers and row.with_number else row.source
         return template.format(*(f"({x})" if x.startswith("-") else x for x in names), dtype=torch_dtype(n.dtype))
 

@@ -56,10 +56,18 @@ class BlockMask:
 
     def spans(self, q_tile: int = 128, kv_tile: int = 128, transposed: bool = False,
               device: torch.device | str | None = None) -> Spans:
-        """The spans at a tile size, on `device` (default: the mask's own). Built once a tile size.
+        """The spans at a tile size, on `device` (default: the mask's own). Built once a tile size, and again where `check_fresh`
+        finds a change.
 
-        Raises LookupOutOfRange where the mask reads past a captured tensor on a position that it does not mask away itself.
+        Raises LookupOutOfRange where the mask reads past a captured tensor on a position that it does not mask away itself, and
+        as `check_fresh` does.
         """
+        self.check_fresh()
+        return self.kept_spans(q_tile, kv_tile, transposed, device)
+
+    def kept_spans(self, q_tile: int, kv_tile: int, transposed: bool = False,
+                   device: torch.device | str | None = None) -> Spans:
+        """`spans` for a caller that has just called `check_fresh` itself."""
         device = self.device if device is None else torch.device(device)
         key = (q_tile, kv_tile, transposed, device)
         if key not in self._spans:
@@ -78,6 +86,7 @@ class BlockMask:
         """Writes the spans that the captured tensors mean now into buffers from `reserve`, on the device and without
         waiting for it, so that it can be captured in a CUDA graph. An overflow is told by `fixed.needed` and raised
         by `fixed.check()`."""
+        self.check_fresh()
         rebuild(self.bound, fixed)
 
     def check_fresh(self) -> None:
@@ -103,6 +112,7 @@ class BlockMask:
             raise ShapeError(f"this mask is a table of tiles for Q_LEN={self.shape[2]}, KV_LEN={self.shape[3]}; make another one "
                              f"for {q_len} and {kv_len} with block_mask_from_tiles")
         _check_lengths(*self.shape[:2], q_len, kv_len)
+        self.check_fresh()
         return BlockMask(self.mask_mod, (*self.shape[:2], q_len, kv_len), self.device, self.bound)
 
     def to_dense(self) -> torch.Tensor:
@@ -110,6 +120,7 @@ class BlockMask:
 
         Raises LookupOutOfRange as `spans` does.
         """
+        self.check_fresh()
         B, H, Q, K = self.shape
         Bm, Hm = self.mask_shape
         b, h, q, k = (torch.arange(n).numpy() for n in (Bm, Hm, Q, K))

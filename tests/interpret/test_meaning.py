@@ -106,6 +106,21 @@ def test_integer_division_by_zero_does_not_crash():
     assert _run(by_literal, (), (4,), q=torch.tensor([7])).tolist() == [3]
 
 
+@pytest.mark.parametrize("dtype", [DType.I8, DType.I16, DType.I32, I64])
+@pytest.mark.parametrize("op, expected", [(Op.FLOORDIV, None), (Op.TRUNCDIV, None), (Op.MOD, 0), (Op.FMOD, 0)])
+def test_the_least_number_by_minus_one_does_not_stop_the_process(op, dtype, expected):
+    """A quotient that wraps, as negation does."""
+    least = torch.iinfo(torch_dtype(dtype)).min
+    values = torch.tensor([least, 6])
+    quotients = [least, -6] if expected is None else [0, 0]
+    by_tensor = node(op, (cast(Q, dtype), cast(KV, dtype)), dtype)
+    assert _run(by_tensor, q=values, kv=torch.tensor([-1])).tolist() == quotients
+    by_literal = node(op, (cast(Q, dtype), node(Op.SLOT, (), dtype, 0)), dtype)
+    assert _run(by_literal, (), (-1,), q=values).tolist() == quotients
+    by_constant = node(op, (cast(Q, dtype), const(-1, dtype)), dtype)
+    assert _run(by_constant, q=values).tolist() == quotients
+
+
 def test_small_integers_wrap():
     narrow = cast(Q, DType.I8)
     assert _run(node(Op.ADD, (narrow, narrow), DType.I8), q=torch.tensor([100, -100])).tolist() == [-56, 56]

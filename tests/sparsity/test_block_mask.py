@@ -80,6 +80,53 @@ def test_a_changed_number_or_another_tensor_is_seen():
     check_spans(mask.spans(64, 64), kinds(dense(mod, 1, 1, 300, 300), 64, 64))
 
 
+@pytest.mark.parametrize("change", ["in place", "another tensor"])
+def test_every_reading_sees_a_change(change):
+    held = {"labels": torch.arange(256) // 64}
+
+    def make():
+        labels = held["labels"]
+
+        def same(b, h, q, kv):
+            return labels[q] == labels[kv]
+
+        def change_it():
+            nonlocal labels
+            labels = torch.zeros_like(labels)
+        return same, change_it
+
+    function, rebind = make()
+    mask = create_block_mask(function, 1, 1, 256, 256)
+    readings = {
+        "spans": lambda: mask.spans(64, 64).counts()[Kind.FULL] == 16,
+        "transposed": lambda: mask.spans(64, 64, True).counts()[Kind.FULL] == 16,
+        "to_dense": lambda: bool(mask.to_dense().all()),
+        "resize": lambda: bool(mask.resize(128, 128).to_dense().all()),
+        "sparsity": lambda: mask.sparsity() == 0,
+        "repr": lambda: "100.00% full" in repr(mask),
+        "to_torch": lambda: int(mask.to_torch(64).full_kv_num_blocks.sum()) == 16,
+        "rebuild_into": lambda: _rebuilt(mask) == 16,
+    }
+    assert [name for name, reading in readings.items() if reading()] == []
+    if change == "in place":
+        held["labels"].fill_(0)
+    else:
+        rebind()
+    for name, reading in readings.items():
+        assert reading(), name
+        if change == "in place":                      # each reading is to see it by itself
+            held["labels"].copy_(torch.arange(256) // 64)
+            assert not reading(), name
+            held["labels"].fill_(0)
+
+
+def _rebuilt(mask) -> int:
+    fixed = mask.reserve(64, 64, 64)
+    mask.rebuild_into(fixed)
+    runs = fixed.runs[:fixed.row_ptr[-1]]
+    return int((runs[:, 1] - runs[:, 0])[runs[:, 2] == Kind.FULL].sum())
+
+
 def test_captures_that_moved_away():
     class Mod:
         def __init__(self):
