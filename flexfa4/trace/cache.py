@@ -77,7 +77,7 @@ def bind(fn, kind: str, score_dtype: DType = DType.F32) -> BoundGraph:
 def _bind_anew(fn, kind: str, score_dtype: DType, code, key: tuple) -> BoundGraph:
     walk = Walk(fn) if code is not None else None      # before the trace: a mod that changes its own state must not pass later
     bound, recorder = record(fn, kind, score_dtype)
-    if walk is None or walk.unversioned or recorder.used_derived:
+    if walk is None or walk.unversioned or recorder.used_derived or recorder.loose:
         return bound
     refs = [walk.tensors.get(id(t)) for t in bound.tensors]
     if any(ref is None for ref in refs):

@@ -6,12 +6,14 @@ length and contents; functions by code. The guards hold no strong reference to t
 the callable it is given, through registers, so equal closures made anew pass as well.
 
 `unversioned` names the first thing that cannot be checked (a numpy array, an object with `__getattr__`, ...): such a mod is
-traced on every call.
+traced on every call. Only kinds of objects that are known here are walked; any other makes the mod unversioned.
 """
 from __future__ import annotations
 
+import collections
 import enum
 import functools
+import sys
 import types
 import weakref
 from typing import Callable
@@ -20,15 +22,36 @@ import numpy as np
 import torch
 
 from ..tensors import tensor_state
-from .codes import reads
+from .codes import DYNAMIC_FUNCTIONS, reads
+from .functions import FUNCTIONS
 
 MISSING = object()
-_CONSTANTS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), torch.dtype, torch.device, range, slice,
-              torch.Size, np.generic, enum.Enum, torch.layout, torch.memory_format)
+_EXACT = frozenset({type(None), bool, int, float, complex, str, bytes, type(Ellipsis), torch.dtype, torch.device, range, slice,
+                    torch.Size, torch.layout, torch.memory_format, torch.finfo, torch.iinfo})
 _TRUSTED = ("torch", "math", "cmath", "operator", "builtins", "numpy", "functools", "itertools", "typing", "enum", "collections",
-            "dataclasses")
+            "dataclasses", "abc")
+# Functions of torch, besides those with a row in the table, that give the same for the same arguments. Any other may read a
+# state of torch's own: the grad mode, the number of threads, flags of torch.backends, ...
+_PURE = frozenset({"full", "zeros", "ones", "is_tensor", "broadcast_shapes", "promote_types", "can_cast", "get_default_dtype"})
+_CONTEXTS = frozenset({"no_grad", "inference_mode", "enable_grad", "set_grad_enabled", "Generator"})
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# In a class's own dict, but no state that its methods or operators read.
+_STRUCTURE = frozenset({"__module__", "__dict__", "__weakref__", "__doc__", "__qualname__", "__annotations__", "__slots__",
+                        "__dataclass_fields__", "__dataclass_params__", "__parameters__", "__orig_bases__", "__hash__",
+                        "__static_attributes__", "__firstlineno__", "__abstractmethods__", "__match_args__", "__annotate__",
+                        "__annotate_func__", "__annotations_cache__", "__replace__", "__getnewargs__", "__subclasshook__"})
+# Only called where the class itself is at hand.
+_CREATION = frozenset({"__init__", "__new__", "__init_subclass__", "__class_getitem__", "__post_init__"})
+# Looked up on the class by Python itself; one that a class comes to have changes what its operators and tests do.
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
+SPECIAL = frozenset({"__getattr__", "__getattribute__", "__bool__", "__len__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__",
+                     "__ge__", "__contains__", "__iter__", "__getitem__", "__get__", "__format__", "__str__", "__repr__",
+                     "__call__", "__torch_function__", *(f"__{side}{name}__" for name in _BINARY for side in ("", "r", "i"))})
 _BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
              types.GetSetDescriptorType, np.ufunc)
+# Homes of classes whose attributes nobody can set, or that hold no state.
+_IMMUTABLE = frozenset({"builtins", "enum", "typing", "abc"})
+_PURE_HOMES = ("torch.nn.functional", "torch.nn.modules", "torch.nn.attention.flex_attention", "torch.overrides")
 MAX_GUARDS = 400
 MAX_ITEMS = 64
 
@@ -93,7 +116,7 @@ class Walk:
         further up, or the default of a getattr."""
         wanted = []
         for i, base in enumerate(cls.__mro__):
-            if not _trusted(base.__module__) and (names := self.attributes - base.__dict__.keys()):
+            if not _trusted(base.__module__) and (names := (self.attributes | SPECIAL) - base.__dict__.keys()):
                 wanted.append((i, names))
         count, wanted = len(cls.__mro__), tuple(wanted)
         if wanted:
@@ -102,8 +125,10 @@ class Walk:
 
     def visit(self, value, at: int) -> None:
         """Adds the guards of `value`, which is in register `at`."""
-        if isinstance(value, _CONSTANTS):
+        if type(value) in _EXACT or isinstance(value, np.generic):
             self.guards.append(_constant(value, at))
+        elif isinstance(value, enum.Enum):
+            self._member(value, at)
         elif isinstance(value, torch.Tensor):
             self._tensor(value, at)
         elif isinstance(value, types.FunctionType):
@@ -112,13 +137,13 @@ class Walk:
             self._class(value, at)
             self.visit(value.__func__, self.take(at, lambda v: v.__func__))
             self.visit(value.__self__, self.take(at, lambda v: v.__self__))
-        elif isinstance(value, functools.partial):
+        elif type(value) is functools.partial:
             self._class(value, at)
             for name in ("func", "args", "keywords"):
                 self.visit(getattr(value, name), self.take(at, lambda v, name=name: getattr(v, name)))
         elif isinstance(value, (tuple, list)):
             self._sequence(value, at)
-        elif type(value) in (dict, types.MappingProxyType) or type(value).__name__ == "OrderedDict":
+        elif type(value) in (dict, types.MappingProxyType, collections.OrderedDict):
             self._mapping(value, at)
         elif isinstance(value, types.ModuleType):
             self._module(value, at)
@@ -150,10 +175,17 @@ class Walk:
     def _tensor(self, t: torch.Tensor, at: int) -> None:
         ref, dtype, rank = weakref.ref(t), t.dtype, t.dim()
         self.tensors[id(t)] = ref
+        if not _trusted(type(t).__module__):
+            raise Unversioned(f"a {type(t).__name__}, a subclass of torch.Tensor")
+        if self.attributes:          # what the user hung on the tensor; the length of the dict alone, where it is empty, is quickest
+            own = t.__dict__
+            for name in sorted(self.attributes & own.keys()):
+                self.visit(own[name], self.take(at, lambda v, n=name: v.__dict__.get(n, MISSING)))
+            self._absent(self.attributes - own.keys(), at, lambda v: v.__dict__)
         self.guards.append(lambda regs: (v := regs[at]) is ref() and v.dtype is dtype and v.dim() == rank)
-        shape, state = t.shape, tensor_state(t)
-        self.shaped.append(lambda regs: regs[at].shape == shape)
-        self.strict.append(lambda regs: state is not None and tensor_state(regs[at]) == state)
+        shape, device, state, trains = t.shape, t.device, tensor_state(t), t.requires_grad
+        self.shaped.append(lambda regs: (v := regs[at]).shape == shape and v.device == device)
+        self.strict.append(lambda regs: state is not None and tensor_state(v := regs[at]) == state and v.requires_grad is trains)
 
     def _function(self, fn: types.FunctionType, at: int) -> None:
         code = fn.__code__
@@ -177,13 +209,15 @@ class Walk:
             self.visit(content, self.take(at, lambda v, i=i: v.__closure__[i].cell_contents))
         for name in sorted(self.attributes & fn.__dict__.keys()):
             self.visit(fn.__dict__[name], self.take(at, lambda v, n=name: v.__dict__.get(n, MISSING)))
-        if _trusted(fn.__module__):
-            return
+        if _trusted(home_of(fn)):
+            return self._table_or_pure(fn)
         self._absent(self.attributes - fn.__dict__.keys(), at, lambda v: v.__dict__)
         found = reads(code)
         if found.dynamic or any(not _trusted(name) for name in found.imports):
             raise Unversioned(f"state that {fn.__name__} reads by computed names or imports")
         self.attributes |= found.attributes
+        for name in found.imports:
+            self._members(sys.modules.get(name, torch))
         for name in found.names:
             if name in fn.__globals__:
                 self.visit(fn.__globals__[name], self.take(at, lambda v, n=name: v.__globals__.get(n, MISSING)))
@@ -197,15 +231,19 @@ class Walk:
         self.guards.append(lambda regs: type(v := regs[at]) is cls and len(v) == length)
         if not self._once(items):
             raise Unversioned(f"a {cls.__name__} reached twice")
+        if cls not in (tuple, list) and not _trusted(cls.__module__):
+            if not hasattr(cls, "_fields") or hasattr(items, "__dict__"):
+                raise Unversioned(f"a {cls.__name__}, a subclass of {cls.__base__.__name__}")
+            self._type(cls, self.take(at, type))
         for i, item in enumerate(items):
             self.visit(item, self.take(at, lambda v, i=i: v[i]))
 
     def _mapping(self, mapping, at: int) -> None:
-        if len(mapping) > MAX_ITEMS or not all(isinstance(k, (str, int)) for k in mapping):
+        if len(mapping) > MAX_ITEMS or not all(type(k) in (str, int) for k in mapping):
             raise Unversioned(f"a dict of {len(mapping)} items")
-        length = len(mapping)
+        keys = tuple(mapping)                    # their order too: a mod may go through them
         self._class(mapping, at)
-        self.guards.append(lambda regs: len(regs[at]) == length)
+        self.guards.append(lambda regs: tuple(regs[at]) == keys)
         if not self._once(mapping):
             raise Unversioned("a dict reached twice")
         for key, item in mapping.items():
@@ -213,13 +251,42 @@ class Walk:
 
     def _module(self, module: types.ModuleType, at: int) -> None:
         self._identity(module, at)
-        if _trusted(module.__name__) or not self._once(module):
+        if _trusted(module.__name__):
+            return self._members(module)
+        if not self._once(module):
             return
-        self._absent(self.attributes - module.__dict__.keys(), at, lambda v: v.__dict__)
+        if type(module) is not types.ModuleType or "__getattr__" in module.__dict__:
+            raise Unversioned(f"the module {module.__name__}, which computes its attributes")
+        self._absent((self.attributes | {"__getattr__"}) - module.__dict__.keys(), at, lambda v: v.__dict__)
         for name in sorted(self.attributes & module.__dict__.keys()):
             self.visit(module.__dict__[name], self.take(at, lambda v, n=name: v.__dict__.get(n, MISSING)))
 
+    def _members(self, module: types.ModuleType) -> None:
+        """Refuses to version a mod that may read, from one of torch's or numpy's modules, more than functions of its arguments."""
+        root = module.__name__.split(".", 1)[0]
+        if root not in ("torch", "numpy") or not self._once(module):
+            return
+        for name in sorted(self.attributes & module.__dict__.keys()):
+            value = module.__dict__[name]
+            if name in _CONTEXTS or name == "backends":
+                raise Unversioned(f"{module.__name__}.{name}")
+            if isinstance(value, types.ModuleType):
+                self._members(value)
+            elif root == "torch" and not isinstance(value, type):
+                self._table_or_pure(value)
+
+    def _table_or_pure(self, value) -> None:
+        """A function of torch must be one that is traced, or known to be a function of its arguments."""
+        home = getattr(value, "__module__", None) or ""
+        if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)) and not home.startswith(_PURE_HOMES):
+            name = value.__name__
+            if home_of(value).startswith("torch") and value not in FUNCTIONS and name not in _PURE:
+                raise Unversioned(f"torch's {name}")
+
     def _builtin(self, value, at: int) -> None:
+        if value in DYNAMIC_FUNCTIONS:
+            raise Unversioned(f"the built-in {value.__name__}")
+        self._table_or_pure(value)
         home = getattr(value, "__module__", None) or getattr(getattr(value, "__objclass__", None), "__module__", None)
         owner = getattr(value, "__self__", None)
         if not _trusted(home or "") and not (isinstance(owner, types.ModuleType) and _trusted(owner.__name__)) and (
@@ -229,13 +296,27 @@ class Walk:
 
     def _type(self, cls: type, at: int) -> None:
         self._identity(cls, at)
-        if _trusted(cls.__module__) or not self._once(cls):
+        if _trusted(cls.__module__):
+            if cls.__name__ in _CONTEXTS:
+                raise Unversioned(f"torch.{cls.__name__}")
             return
+        if not self._once(cls):
+            return
+        _known_metaclass(cls)
         self._unhidden(cls, at)
-        for name in sorted(self.attributes):
+        for name in sorted(self.attributes | _specials(cls)):
             raw = _class_attribute(cls, name)
             if raw is not MISSING:
                 self._class_value(raw, name, at)
+
+    def _member(self, value: enum.Enum, at: int) -> None:
+        """A member of an enumeration: itself, its class's methods, and what its class hung on it."""
+        self.guards.append(lambda regs: regs[at] is value)
+        if not self._once(value):
+            return
+        self._type(type(value), self.take(at, type))
+        for name in sorted((self.attributes | {"_value_"}) & value.__dict__.keys()):
+            self.visit(value.__dict__[name], self.take(at, lambda v, n=name: v.__dict__.get(n, MISSING)))
 
     def _class_value(self, raw, name: str, at: int) -> None:
         """An attribute found on a class, read again through register `at` (the class)."""
@@ -245,7 +326,10 @@ class Walk:
             if not isinstance(raw.fget, types.FunctionType):
                 raise Unversioned(f"the property {name}")
             self.visit(raw.fget, self.take(at, lambda c, n=name: _class_attribute(c, n).fget))
-        elif not isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+        elif isinstance(raw, types.MemberDescriptorType):
+            if name not in _slots(raw.__objclass__):
+                raise Unversioned(f"the built-in attribute {name}")
+        elif type(raw).__name__ != "_tuplegetter":       # a field of a named tuple, which is guarded as an item
             self.visit(raw, self.take(at, lambda c, n=name: _class_attribute(c, n)))
 
     def _object(self, value, at: int) -> None:
@@ -254,18 +338,21 @@ class Walk:
         module = isinstance(value, torch.nn.Module)
         self._class(value, at)
         if _trusted(cls.__module__) and not module:
-            if cls.__module__.startswith("torch") and not isinstance(value, torch.Generator):
+            if cls.__module__ == "torch._ops":
                 return self._identity(value, at)
             raise Unversioned(f"a {cls.__name__}")
         if not self._once(value):
             return self._identity(value, at)
+        _known_metaclass(cls)
         home = self.take(at, type)
         self._methods(cls, home, module)
         self._unhidden(cls, home)
         if module:
             self._submodule(value, at)
-        names = self.attributes if not module else self.attributes | {"training"}
         own = getattr(value, "__dict__", {})
+        names = self.attributes if not module else self.attributes | {"training", "forward"}
+        if module and _trusted(cls.__module__):          # torch's own: its code is not read, so all its settings count
+            names = names | {n for n in own if not n.startswith("_")}
         slots = {s for c in cls.__mro__ for s in _slots(c)}
         if hasattr(value, "__dict__"):
             self._absent(names - own.keys(), at, lambda v: v.__dict__)
@@ -281,22 +368,24 @@ class Walk:
         for base in cls.__mro__:
             if base is object or (_trusted(base.__module__) and base.__module__ != "builtins"):
                 continue
-            if base.__module__ == "builtins":
-                raise Unversioned(f"a {cls.__name__}, a subclass of {base.__name__}")
+            if not _of_python(base):
+                raise Unversioned(f"a {cls.__name__}, which is a {base.__name__}")
             for special in ("__getattr__", "__getattribute__"):
                 if special in base.__dict__:
                     raise Unversioned(f"an object of {cls.__name__}, which has {special}")
             if base.__setattr__ is not object.__setattr__ and not module and "__setattr__" in base.__dict__ and not _frozen(base):
                 raise Unversioned(f"an object of {cls.__name__}, which has __setattr__")
-        for name in sorted(_CALLED | self.attributes):
+        specials = _specials(cls) if "__class__" in self.attributes else _specials(cls) - _CREATION
+        for name in sorted(self.attributes | specials | ({"forward"} if module else set())):
             raw = _class_attribute(cls, name)
             if raw is not MISSING and (module or not isinstance(raw, _BUILTINS)):
                 self._class_value(raw, name, home)
 
     def _submodule(self, value: torch.nn.Module, at: int) -> None:
         """Parameters, buffers and child modules that some code names; all of them for torch's own module classes."""
-        if any(value.__dict__.get(h) for h in ("_forward_hooks", "_forward_pre_hooks")):
+        if any(value.__dict__.get(h) for h in _HOOKS):
             raise Unversioned("an nn.Module with hooks")
+        self.guards.append(lambda regs: not any(map(regs[at].__dict__.get, _HOOKS)))
         everything = _trusted(type(value).__module__)
         for group in ("_parameters", "_buffers", "_modules"):
             self._absent(self.attributes - value.__dict__[group].keys(), at, lambda v, g=group: v.__dict__[g])
@@ -305,9 +394,30 @@ class Walk:
                     self.visit(item, self.take(at, lambda v, g=group, n=name: v.__dict__[g].get(n, MISSING)))
 
 
-_CALLED = frozenset({"__call__", "__getitem__", "__len__", "__iter__", "__contains__", "__add__", "__radd__", "__mul__",
-                     "__rmul__", "__sub__", "__rsub__", "__eq__", "__lt__", "__le__", "__and__", "__or__", "__bool__", "__int__",
-                     "__float__", "__index__", "forward", "__torch_function__"})
+def home_of(fn) -> str:
+    """The module whose globals a function reads: functools.wraps copies `__module__`, not these."""
+    if isinstance(fn, types.FunctionType):
+        home = fn.__globals__.get("__name__") or ""
+        return "collections" if home.startswith("namedtuple_") else home       # the __new__ that collections writes
+    return getattr(fn, "__module__", None) or ""
+
+
+def _known_metaclass(cls: type) -> None:
+    if not _trusted(type(cls).__module__):
+        raise Unversioned(f"the class {cls.__name__} of the metaclass {type(cls).__name__}")
+
+
+def _of_python(cls: type) -> bool:
+    """True for a class that a `class` statement made, whose state is in dicts and slots."""
+    return bool(cls.__flags__ & 1 << 9) and not any(             # Py_TPFLAGS_HEAPTYPE
+        isinstance(v, (types.MethodDescriptorType, types.BuiltinFunctionType)) and getattr(v, "__objclass__", cls) is cls
+        for v in cls.__dict__.values())
+
+
+def _specials(cls: type) -> set[str]:
+    """The special methods that a class has from its user's code."""
+    return {name for base in cls.__mro__ if not _trusted(base.__module__) for name in base.__dict__
+            if name.startswith("__") and name.endswith("__")} - _STRUCTURE
 
 
 def _frozen(cls: type) -> bool:
@@ -322,7 +432,7 @@ def _slots(cls: type):
 
 def _class_attribute(cls: type, name: str):
     for base in cls.__mro__:
-        if name in base.__dict__ and base is not object and base is not torch.nn.Module:
+        if name in base.__dict__ and base is not torch.nn.Module and base.__module__.split(".", 1)[0] not in _IMMUTABLE:
             return base.__dict__[name]
     return MISSING
 

@@ -17,14 +17,15 @@ HOST_READS = frozenset({
     "item", "tolist", "numpy", "__int__", "__float__", "__bool__", "__index__", "__complex__", "equal", "allclose", "is_nonzero",
     "__contains__", "__array__",
 })
-METADATA = frozenset({
-    "shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "is_leaf", "layout", "size", "dim", "numel", "nelement",
-    "__len__", "stride", "is_contiguous", "is_floating_point", "is_complex", "element_size", "finfo", "iinfo", "result_type",
-    "grad_fn", "is_sparse", "is_nested", "__repr__", "__format__", "__str__", "data_ptr", "ndimension", "get_device", "__hash__",
-    "is_meta", "is_quantized", "names", "grad", "_version", "storage_offset", "is_cpu", "itemsize", "nbytes", "__dir__",
-})
+# Properties of a captured tensor, by what they hang on: what every guard of a tensor holds; its shape and device; and the rest
+# (values, gradients, layout), which no guard follows.
 FIXED = frozenset({"dtype", "ndim", "dim", "ndimension", "is_floating_point", "is_complex", "finfo", "iinfo", "result_type",
-                   "itemsize", "element_size", "device", "is_cuda", "is_cpu", "get_device"})
+                   "itemsize", "element_size", "__hash__", "layout", "is_sparse", "is_nested", "is_quantized"})
+SHAPED = frozenset({"shape", "size", "numel", "nelement", "__len__", "nbytes", "device", "is_cuda", "is_cpu", "is_meta",
+                    "get_device"})
+LOOSE = frozenset({"requires_grad", "is_leaf", "grad_fn", "grad", "retains_grad", "stride", "is_contiguous", "storage_offset",
+                   "data_ptr", "_version", "names", "is_pinned", "is_shared", "is_inference", "is_conj", "is_neg", "untyped_storage",
+                   "__repr__", "__format__", "__str__", "__dir__", "_backward_hooks", "output_nr", "dim_order", "has_names"})
 CREATE_SCALAR = frozenset({"tensor", "scalar_tensor", "full", "zeros", "ones", "as_tensor"})
 
 
@@ -48,8 +49,9 @@ class TracingMode(TorchFunctionMode):
             name = func.__self__.__name__
         elif name == "__set__":
             raise self._write(func.__self__.__name__, args)
-        if name in METADATA:
-            self.recorder.shape_read |= name not in FIXED
+        if name in FIXED or name in SHAPED or name in LOOSE:
+            self.recorder.shape_read |= name in SHAPED
+            self.recorder.loose |= name in LOOSE
             return func(*args, **kwargs)
         return self._eager(func, name, args, kwargs)
 

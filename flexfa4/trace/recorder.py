@@ -26,7 +26,8 @@ class Recorder:
     """Collects what one call of a mod uses.
 
     `used_derived`: a captured tensor was computed inside the mod from real tensors, so the trace holds for one call only.
-    `shape_read`: a length of a captured tensor shaped the graph or a literal.
+    `shape_read`: a length or the device of a captured tensor shaped the graph or a literal.
+    `loose`: something of a captured tensor was read that no guard follows (`.grad`, `.stride()`, `repr(t)`).
     `at`, `names`: where what is recorded stands in the user's code, and what its tensors are called there (by id), for a mod that
     is not running itself but was recorded before.
     `folded`: a captured tensor's values were read on the host (`.item()`, `int(t)`), so the trace holds for this version.
@@ -46,6 +47,7 @@ class Recorder:
         self.used_derived = False
         self.folded = False
         self.shape_read = False
+        self.loose = False
         self.arrays: dict[tuple, torch.Tensor] = {}
         self.own_gradient_allowed = False
         self.at: tuple[str, int] | None = None
