@@ -16,14 +16,16 @@ import flash_attn.cute.interface as interface  # noqa: E402
 from flexfa4.emulator import driver, native  # noqa: E402
 
 q, k, v = fa4.inputs(1, 2048, 2048, 4, 4, 128)
-for completion, races in [("immediate", False)] * 3 + [("random", False), ("late", False)] + [("immediate", True), ("random", True)] * 2:
+RUNS = [("immediate", False)] * 3 + [("random", False), ("late", False)] + [("immediate", True), ("random", True)] * 2
+for completion, races in RUNS:
     with fa4.device(ARCH, completion=completion, checks=completion != "immediate", races=races) as dev:
         start = time.perf_counter()
         interface._flash_attn_fwd(q, k, v, causal=True, return_lse=True)
         seconds = time.perf_counter() - start
     n = sum(launch.warp_instructions for launch in dev.launches)
     print(
-        f"{ARCH} {completion:9} races={races!s:5}: {seconds:.2f} s, {n / 1e6:.2f} M warp-instructions, {n / seconds / 1e6:.1f} M/s"
+        f"{ARCH} {completion:9} races={races!s:5}: {seconds:.2f} s, {n / 1e6:.2f} M warp-instructions, "
+        f"{n / seconds / 1e6:.1f} M/s"
         f"{' (with compilation)' if seconds > 2.5 else ''}"
     )
 ptx = driver._compiled[0][1]
