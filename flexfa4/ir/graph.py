@@ -106,11 +106,13 @@ class Graph:
     captures: tuple[Capture, ...] = ()
     slots: tuple[DType, ...] = ()
     _order: tuple[Node, ...] = field(default=(), compare=False, repr=False)
+    _ops: frozenset[Op] = field(default=frozenset(), compare=False, repr=False)
 
     def __post_init__(self):
         if self.kind not in ARGUMENTS:
             raise ValueError(f"kind={self.kind!r}: expected one of {sorted(ARGUMENTS)}")
         object.__setattr__(self, "_order", tuple(topological(self.root)))
+        object.__setattr__(self, "_ops", frozenset(n.op for n in self._order))
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -118,7 +120,7 @@ class Graph:
         return self._order
 
     def uses(self, *ops: Op) -> bool:
-        return any(n.op in ops for n in self._order)
+        return not self._ops.isdisjoint(ops)
 
 
 def topological(*roots: Node) -> Iterator[Node]:

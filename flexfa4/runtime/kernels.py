@@ -81,7 +81,7 @@ def _counter(device: torch.device) -> Tensor:
     the same time as others, and gets one of its own."""
     if torch.cuda.is_current_stream_capturing():
         return torch.zeros(1, dtype=torch.int32, device=device)
-    key = device, torch.cuda.current_stream(device).cuda_stream
+    key = device, torch._C._cuda_getCurrentRawStream(device.index)
     found = _counters.get(key)
     if found is None:
         found = _counters[key] = torch.zeros(1, dtype=torch.int32, device=device)
@@ -98,32 +98,44 @@ def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequenc
             crew: Crew | None = None) -> tuple[Tensor, Tensor]:
     """(out, lse) of q, k, v by the kernel of `plan`, on the current stream. bounds: score, mask and out, those that the plan
     has. crew: default `crew_of` the query's device."""
-    query, key, value = (aligned(t) for t in tensors)
+    query, key, value = tensors
+    query, key, value = aligned(query), aligned(key), aligned(value)
     crew = crew or crew_of(query.device, work_items(plan, query, lists))
     argument = crew.argument
-    plan = replace(plan, split=lists.parts > 0) if plan.split != (lists.parts > 0) else plan
     captures, slots = _values(bounds, query.device)
-    signature = Signature(plan, lists.row_ptr is not None, lists.work is not None, crew.counter is not None,
-                          tuple(t.stride(-1) == 1 for t in captures))
-    function = compiled(signature)
+    signature, function = _function(plan, lists, crew, captures)
     out, lse = _outputs(query, value.shape[3])
-    parts = _parts(plan, lists, out, argument)
+    parts = _parts(plan, lists, out, argument) if lists.parts else None
     spans = None
     if lists.row_ptr is not None:
         spans = (argument(lists.row_ptr), argument(lists.runs), lists.batch_stride, lists.head_stride)
-    work, counter = (None if t is None else argument(t) for t in (lists.work, crew.counter))
-    function(tuple(map(argument, (query, key, value, out, lse))), scale, (spans, work, parts, counter), crew.workers,
-             (tuple(map(argument, captures)) or None, slots or None))
+    work = None if lists.work is None else argument(lists.work)
+    counter = None if crew.counter is None else argument(crew.counter)
+    given = argument(query), argument(key), argument(value), argument(out), argument(lse)
+    function(given, scale, (spans, work, parts, counter), crew.workers, (tuple(map(argument, captures)) or None, slots or None))
     if parts is not None:
         rows, ptr = argument(lists.combine_rows), argument(lists.combine_ptr)
         compiled_combine(signature)(parts, rows, ptr, argument(out), argument(lse))
     return out, lse
 
 
-def _parts(plan: Plan, lists: Lists, out: Tensor, argument: Callable) -> tuple | None:
+# By the identity of the plan, which `engine.choose` keeps: hashing a plan takes longer than the rest of the look-up.
+_functions: dict[tuple, tuple[Plan, Signature, Callable]] = {}
+
+
+def _function(plan: Plan, lists: Lists, crew: Crew, captures: tuple[Tensor, ...]) -> tuple[Signature, Callable]:
+    contiguous = tuple([t.stride(-1) == 1 for t in captures])
+    key = id(plan), lists.row_ptr is None, lists.work is None, lists.parts > 0, crew.counter is None, contiguous
+    found = _functions.get(key)
+    if found is None:
+        whole = plan if plan.split == (lists.parts > 0) else replace(plan, split=lists.parts > 0)
+        signature = Signature(whole, lists.row_ptr is not None, lists.work is not None, crew.counter is not None, contiguous)
+        found = _functions[key] = plan, signature, compiled(signature)
+    return found[1:]
+
+
+def _parts(plan: Plan, lists: Lists, out: Tensor, argument: Callable) -> tuple:
     """Room for the pieces of split rows: float32 [parts, rows, Dv] and [parts, rows]."""
-    if not lists.parts:
-        return None
     shape = lists.parts, plan.tiles.rows, out.shape[3]
     sizes = (shape, shape[:2])
     return tuple(argument(torch.empty(size, dtype=torch.float32, device=out.device)) for size in sizes)
@@ -133,8 +145,9 @@ def _outputs(query: Tensor, dim_v: int) -> tuple[Tensor, Tensor]:
     """New out and lse; out's rows are padded to what TMA can write."""
     shape = query.shape[:3]
     padded = padded_columns(dim_v, query.element_size())
-    out = torch.empty(*shape, padded, dtype=query.dtype, device=query.device)[..., :dim_v]
-    return out, torch.empty(shape, dtype=torch.float32, device=query.device)
+    out = torch.empty((*shape, padded), dtype=query.dtype, device=query.device)
+    lse = torch.empty(shape, dtype=torch.float32, device=query.device)
+    return out if padded == dim_v else out[..., :dim_v], lse
 
 
 def padded_columns(columns: int, element_bytes: int) -> int:
@@ -145,15 +158,18 @@ def padded_columns(columns: int, element_bytes: int) -> int:
 def aligned(t: Tensor) -> Tensor:
     """`t` [B, H, S, D] itself where TMA can read it: last stride 1, a base and other strides of whole 16 bytes; else a copy."""
     step = TMA_BYTES // t.element_size()
-    fits = t.stride(3) == 1 and t.data_ptr() % TMA_BYTES == 0
-    if fits and all(stride % step == 0 for stride, size in zip(t.stride()[:3], t.shape) if size > 1):
-        if all(stride % step == 0 for stride in t.stride()[:3]):
-            return t.detach()
-        # A dimension of extent 1 may have any stride: give it one that TMA takes.
-        return t.detach().as_strided(t.shape, tuple(s if s % step == 0 else step for s in t.stride()[:3]) + (1,))
+    batch, head, row, column = t.stride()
+    t = t.detach() if t.requires_grad else t
+    if column == 1 and t.data_ptr() % TMA_BYTES == 0:
+        # step is a power of two: it divides all of them where it divides their union of bits.
+        if (batch | head | row) % step == 0:
+            return t
+        if all(stride % step == 0 for stride, size in zip((batch, head, row), t.shape) if size > 1):
+            # A dimension of extent 1 may have any stride: give it one that TMA takes.
+            return t.as_strided(t.shape, tuple(s if s % step == 0 else step for s in (batch, head, row)) + (1,))
     columns = t.shape[3]
-    room = torch.empty(*t.shape[:3], padded_columns(columns, t.element_size()), dtype=t.dtype, device=t.device)[..., :columns]
-    return room.copy_(t.detach())
+    room = torch.empty((*t.shape[:3], padded_columns(columns, t.element_size())), dtype=t.dtype, device=t.device)[..., :columns]
+    return room.copy_(t)
 
 
 def _values(bounds: Sequence[BoundGraph | None], device: torch.device) -> tuple[tuple, tuple]:
@@ -163,7 +179,8 @@ def _values(bounds: Sequence[BoundGraph | None], device: torch.device) -> tuple[
         if bound is None:
             continue
         for t in bound.tensors:
-            t = t.detach().to(device)
+            t = t.detach() if t.requires_grad else t
+            t = t if t.device == device else t.to(device)
             t = t.view(torch.uint8) if t.dtype is torch.bool else t
             captures.append(t.reshape(1) if t.dim() == 0 else t)
         slots.extend(int(x) if isinstance(x, bool) else x for x in bound.literals)
