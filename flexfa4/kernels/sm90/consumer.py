@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32
+from cutlass import BFloat16, Boolean, Float16, Float32, Int32
 from cutlass.cute.nvgpu import warpgroup
 
 from flexfa4.emit.values import select
@@ -21,6 +21,9 @@ from ..slices import Area
 from ..walk import PARTIAL, Walk
 from .shapes import GROUP_THREADS, ROW_OFFSETS, as_operand, column_offsets, rows_and_columns
 from .softmax import OnlineSoftmax, scale_rows
+
+
+_CONVERT = {BFloat16: "cvt.rn.bf16x2.f32 {$w0}, {$r0}, {$r1};", Float16: "cvt.rn.f16x2.f32 {$w0}, {$r0}, {$r1};"}
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,12 @@ class Products(Fixed):
         _issue(self.values, self.out, self.p, self.v[None, None, None, stage], add)
 
     def store_p(self, scores: cute.Tensor) -> None:
-        """P in the element type, as the operand of the second product."""
-        self.p.store(as_operand(scores).load().to(self.p.element_type))
+        """P in the element type, as the operand of the second product: two elements a register from the start. A vector
+        conversion leaves halves for some tile widths, and they would be joined after the fence of the product."""
+        pairs, source = cute.recast_tensor(self.p, Int32), as_operand(scores)
+        convert = _CONVERT[self.p.element_type]
+        for i in range(cute.size(pairs)):
+            pairs[i] = cute.arch.inline_ptx(convert, write_only_types=[Int32], read_only_args=[source[2 * i + 1], source[2 * i]])
 
 
 def _issue(mma: cute.TiledMma, accumulator, a, b, add: bool) -> None:
