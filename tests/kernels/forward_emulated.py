@@ -169,13 +169,11 @@ CASES = [
     Case("index that wraps", (400, 400), (1, 1), (64, 64), score_mod=wrapping),
     *gallery(),
 ]
-SPLIT_CASES = [
+CASES += [
     Case("split, one query", (1, 3000), (2, 1), split_over=8),
     Case("split, D=64 causal", (300, 1500), (2, 1), (64, 64), mask_mod=mods.causal_bottom_right(300, 1500), split_over=12),
     Case("split, parts without keys", (200, 2000), (1, 1), (128, 40), mask_mod=seldom, split_over=6),
 ]
-if KERNEL == "sm90":
-    CASES += SPLIT_CASES
 
 
 def chosen(words: list[str]) -> list[Case]:

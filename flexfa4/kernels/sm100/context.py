@@ -47,7 +47,7 @@ class Statistics(Fixed):
 
 @dataclass(frozen=True)
 class Context(Fixed):
-    """tmem_address: the word of shared memory that tcgen05.alloc writes."""
+    """parts: `arguments.Lists`', of a plan with split rows. tmem_address: the word of shared memory that tcgen05.alloc writes."""
 
     signature: Signature
     shapes: Shapes
@@ -58,6 +58,7 @@ class Context(Fixed):
     v: Operand
     out: Operand
     lse: cute.Tensor
+    parts: tuple | None
     statistics: Statistics
     tmem_address: cute.Pointer
     scale: Float32

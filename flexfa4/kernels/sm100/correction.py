@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Boolean, Float32, Int32
 from cutlass.cute.nvgpu import tcgen05
 
 from ..carried import Fixed
 from ..hooks import LN_2, Hooks, RowHooks
-from ..walk import WorkItem
+from ..walk import UNSPLIT, WorkItem
 from .context import Context
 
 COLUMNS = 16  # of O in registers at a time
@@ -98,13 +98,41 @@ class Correction(Fixed):
         barriers.out_empty.wait(i, out_parity)
         q = ctx.query_tile(item, i) * ctx.tiles.q_tile + self.thread
         rows = hooks.tile(item.batch, item.head).rows([q])
-        self.write_out(i, any_tile, factor, rows, lse)
+        whole = self.is_whole(item)
+        if whole:
+            self.write_out(i, any_tile, factor, rows, lse)
+        if cutlass.const_expr(ctx.parts is not None):
+            if not whole:
+                self.write_part(i, any_tile, factor, lse, item.part)
         if any_tile:
             barriers.p_ready.arrive(i)
         cute.arch.fence_proxy("async.shared", space="cta")
         barriers.out_full.arrive(i)
-        if q < ctx.q_len:
+        if whole & (q < ctx.q_len):
             ctx.lse[item.batch, item.head, q] = lse
+
+    def is_whole(self, item: WorkItem):
+        """Whether an item is its whole row, and not a piece for the combine."""
+        return Boolean(True) if self.ctx.parts is None else Boolean(item.part == UNSPLIT)
+
+    @cute.jit
+    def write_part(self, i: Int32, any_tile, factor: Float32, lse: Float32, part: Int32):
+        """O * factor and the LSE of a piece of a row, in float32 to memory."""
+        values, lses = self.ctx.parts
+        row = i * self.ctx.tiles.q_tile + self.thread
+        load, blocks = self.o_blocks(i, tcgen05.Ld32x32bOp)
+        for block in cutlass.range_constexpr(len(blocks)):
+            r_o = cute.make_rmem_tensor((COLUMNS,), Float32)
+            r_o.fill(0.0)
+            if any_tile:
+                loaded = self.load_o(load, blocks[block])
+                scale_in_place(loaded, factor)
+                for j in cutlass.range_constexpr(COLUMNS):
+                    r_o[j] = loaded[j]
+            for j in cutlass.range_constexpr(COLUMNS):
+                if block * COLUMNS + j < values.shape[2]:
+                    values[part, row, block * COLUMNS + j] = r_o[j]
+        lses[part, row] = lse
 
     @cute.jit
     def write_out(self, i: Int32, any_tile, factor: Float32, rows: RowHooks, lse: Float32):

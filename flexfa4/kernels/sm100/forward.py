@@ -35,9 +35,9 @@ class Forward:
     def __init__(self, signature: Signature):
         self.signature = signature
         self.tiles = signature.plan.tiles
-        asked = dict(scheduler=self.tiles.scheduler, ctas=self.tiles.ctas, split=signature.plan.split, pack=signature.plan.pack)
-        if asked != dict(scheduler="static", ctas=1, split=False, pack=1):
-            raise ValueError(f"the sm100 forward is static, of one CTA, neither split nor packed: {asked}")
+        asked = dict(scheduler=self.tiles.scheduler, ctas=self.tiles.ctas, pack=signature.plan.pack)
+        if asked != dict(scheduler="static", ctas=1, pack=1):
+            raise ValueError(f"the sm100 forward is static, of one CTA, and packs no heads: {asked}")
 
     @cute.jit
     def __call__(self, tensors: Tensors, scale: Float32, lists: Lists, workers: Int32, values: Values, stream):
@@ -93,7 +93,9 @@ class Forward:
         scheduler = StaticScheduler(lists.work, lists.spans, grid, count, self.signature.plan.split)
         operands = [Operand(*pair, shared) for pair, shared in zip(tma, (s_q, s_k, s_v, s_out))]
         statistics = Statistics(s_factor, s_max)
-        ctx = Context(self.signature, shapes, barriers, scheduler, *operands, lse, statistics, tmem_address, scale, values)
+        ctx = Context(
+            self.signature, shapes, barriers, scheduler, *operands, lse, lists.parts, statistics, tmem_address, scale, values
+        )
         self.play(ctx, warp)
 
     @cute.jit

@@ -10,6 +10,7 @@ from cutlass import Int32
 from cutlass.cute.nvgpu import cpasync
 
 from ..carried import Fixed
+from ..walk import UNSPLIT
 from .context import Context
 
 
@@ -32,7 +33,8 @@ class Store(Fixed):
             )
             for i in cutlass.range(tiles.q_tiles, unroll=1):
                 barriers.out_full.wait(i, parity)
-                cute.copy(ctx.out.atom, source[None, i], target[None, ctx.query_tile(item, i)])
+                if cutlass.const_expr(ctx.parts is None) or item.part == UNSPLIT:
+                    cute.copy(ctx.out.atom, source[None, i], target[None, ctx.query_tile(item, i)])
                 cute.arch.cp_async_bulk_commit_group()
             for i in cutlass.range_constexpr(tiles.q_tiles):
                 cute.arch.cp_async_bulk_wait_group(tiles.q_tiles - 1 - i, read=True)
