@@ -10,7 +10,7 @@ from ..tensors import TO_TORCH
 from . import arith, compose
 from .arith import bitwise, compare, extremum, integer_like, lift, logical, rounding, shift, unary_float
 from .lanes import Lanes, View, elementwise, index_view, missing_index, whole
-from .mode import refuse_random, RANDOM
+from .mode import RANDOM, UNSET, refuse_random, refuse_unset
 from .recorder import active, refuse
 from .tracer import METHODS, Symbolic, Traced
 
@@ -249,6 +249,15 @@ def _item(x):
                  "the value itself; torch.where(condition, a, b) where a decision hangs on it")
 
 
+def _dropout(name: str) -> Callable:
+    """The identity where it drops nothing: outside training, or with probability 0."""
+    def run(x, p=0.5, training=True, inplace=False, *, train=None):
+        if p == 0 or not (training if train is None else train):
+            return x
+        raise refuse_random(name)
+    return run
+
+
 def _approximate_tanh(x):
     """attention-gym's custom op: tanh by the tanh.approx instruction, with tanh's own gradient around it."""
     rec = active()
@@ -291,6 +300,7 @@ OTHERS: dict[str, Callable] = {
     "as_tensor": lambda data, dtype=None, **kw: arith.constant(data, dtype),
     "scalar_tensor": lambda data, dtype=None, **kw: arith.constant(data, dtype),
     "approx::tanh": _approximate_tanh,
+    **{name: _dropout(name) for name in ("dropout", "alpha_dropout", "feature_alpha_dropout")},
 }
 IN_PLACE = ("add", "sub", "mul", "div", "floor_divide", "remainder", "pow", "clamp", "clamp_min", "clamp_max", "bitwise_and",
             "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "masked_fill", "neg", "abs", "exp", "exp2",
@@ -314,6 +324,8 @@ def unknown(shown: str, name: str):
     """The refusal of an operation without a row."""
     if name.rstrip("_") in RANDOM:
         return refuse_random(name)
+    if name in UNSET:
+        return refuse_unset(name)
     return refuse(f"{shown} is not supported in a mod",
                   "it with torch.where, arithmetic and the functions listed in docs/writing_mods.md, or compute it outside "
                   "and capture the result")

@@ -177,7 +177,7 @@ class Walk:
         self.tensors[id(t)] = ref
         if not _trusted(type(t).__module__):
             raise Unversioned(f"a {type(t).__name__}, a subclass of torch.Tensor")
-        if self.attributes:          # what the user hung on the tensor; the length of the dict alone, where it is empty, is quickest
+        if self.attributes:                      # what the user hung on the tensor
             own = t.__dict__
             for name in sorted(self.attributes & own.keys()):
                 self.visit(own[name], self.take(at, lambda v, n=name: v.__dict__.get(n, MISSING)))
@@ -262,7 +262,7 @@ class Walk:
             self.visit(module.__dict__[name], self.take(at, lambda v, n=name: v.__dict__.get(n, MISSING)))
 
     def _members(self, module: types.ModuleType) -> None:
-        """Refuses to version a mod that may read, from one of torch's or numpy's modules, more than functions of its arguments."""
+        """A mod that may read more of torch's or numpy's modules than functions of their arguments is not versioned."""
         root = module.__name__.split(".", 1)[0]
         if root not in ("torch", "numpy") or not self._once(module):
             return

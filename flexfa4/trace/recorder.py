@@ -30,11 +30,15 @@ class Recorder:
     `loose`: something of a captured tensor was read that no guard follows (`.grad`, `.stride()`, `repr(t)`).
     `at`, `names`: where what is recorded stands in the user's code, and what its tensors are called there (by id), for a mod that
     is not running itself but was recorded before.
+    `differentiable`: the result may have a gradient: a mask's has none.
+    `grad_mode`: whether gradients were being recorded when the mod was called.
     `folded`: a captured tensor's values were read on the host (`.item()`, `int(t)`), so the trace holds for this version.
     """
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, differentiable: bool = True):
         self.name = name
+        self.differentiable = differentiable
+        self.grad_mode = torch.is_grad_enabled()
         self.tensors: list[torch.Tensor] = []
         self.captures: list[Capture] = []
         self.capture_names: list[str] = []
@@ -125,9 +129,11 @@ def active() -> Recorder:
     return found
 
 
-def refuse_own_gradient() -> None:
-    """Refuses values made inside a torch.autograd.Function: its own backward formula would be ignored."""
-    if active().own_gradient_allowed:
+def refuse_own_gradient(is_float: bool) -> None:
+    """Refuses values whose gradient is not that of the formula: made inside a torch.autograd.Function, whose own backward would
+    be ignored, or (floats) where the mod itself has switched gradients off."""
+    recorder = active()
+    if recorder.own_gradient_allowed:
         return
     frame = sys._getframe(2)
     while frame is not None:
@@ -135,8 +141,11 @@ def refuse_own_gradient() -> None:
             raise refuse("a torch.autograd.Function in a mod: its backward would be replaced by the derivative of its forward",
                          "its forward as plain torch functions")
         if frame.f_code.co_name == "record" and frame.f_code.co_filename.startswith(_HERE):
-            return
+            break
         frame = frame.f_back
+    if is_float and recorder.grad_mode and recorder.differentiable and not torch.is_grad_enabled():
+        raise refuse("torch.no_grad() or inference_mode() in a mod: a mod's gradient is exact everywhere",
+                     "a captured tensor that is detached, or the call itself under torch.no_grad()")
 
 
 class recording:

@@ -41,7 +41,7 @@ def record(fn, kind: str, score_dtype: DType = DType.F32) -> tuple[BoundGraph, R
     file, line, name = describe(fn, kind)
     if not callable(fn):
         raise TraceError(f"{kind}_mod={fn!r}: expected a function {SIGNATURES[kind]}")
-    recorder = Recorder(name)
+    recorder = Recorder(name, kind != "mask")
     drawing = draws(fn)
     with recording(recorder):
         arguments = _arguments(fn, kind, score_dtype, f"{file}:{line}")
@@ -73,6 +73,8 @@ def describe(fn, kind: str) -> tuple[str, int, str]:
         elif not hasattr(inner, "__code__") and hasattr(type(inner), "__call__"):
             method = getattr(type(inner), "forward", None) if isinstance(inner, torch.nn.Module) else None
             inner = method or type(inner).__call__
+        elif hasattr(inner, "__wrapped__") and not is_user_file(inner.__code__.co_filename):     # a decorator of torch's
+            inner = inner.__wrapped__
         else:
             break
     code = getattr(inner, "__code__", None)

@@ -98,7 +98,7 @@ class Traced(Symbolic):
     def __init__(self, node: Node, number=None):
         self.node = node
         self.number = number
-        refuse_own_gradient()
+        refuse_own_gradient(node.dtype.is_float)
 
     shape = torch.Size(())
     ndim = 0

@@ -34,8 +34,8 @@ class Config:
 SPECIALS = {
     "__truediv__": lambda o: o / 2, "__gt__": lambda o: o > 1, "__ge__": lambda o: o >= 1, "__matmul__": lambda o: o @ 1,
     "__neg__": lambda o: -o, "__abs__": abs, "__round__": round, "__next__": next, "__enter__": lambda o: entered(o),
-    "__str__": lambda o: float(str(o)), "__format__": lambda o: float(f"{o:3}"), "__rpow__": lambda o: 2 ** o, "__pos__": lambda o: +o,
-    "__missing__": lambda o: o.__missing__(1), "__reversed__": reversed,
+    "__str__": lambda o: float(str(o)), "__format__": lambda o: float(f"{o:3}"), "__rpow__": lambda o: 2 ** o,
+    "__pos__": lambda o: +o, "__missing__": lambda o: o.__missing__(1), "__reversed__": reversed,
 }
 
 
