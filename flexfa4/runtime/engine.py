@@ -15,8 +15,8 @@ from flexfa4.ir import DType
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import Assumptions, BudgetError, Plan, plan_forward
 
-# Compute capability -> the architecture of its kernel.
-ARCHITECTURES = {(9, 0): "sm90"}
+# Compute capability -> the architecture of its kernel. That of (10, 0) has run in the emulator only.
+ARCHITECTURES = {(9, 0): "sm90", (10, 0): "sm100"}
 _NARROW = Assumptions()
 # An integer that no narrow plan takes.
 _WIDE_LITERAL = 1 << 62
