@@ -165,6 +165,7 @@ CASES = [
     *([Case("D=256", dims=(256, 256))] if KERNEL == "sm90" else []),
     Case("D=40", dims=(40, 40)),
     Case("D=31, 17", dims=(31, 17)),
+    Case("a literal beyond 32 bits", mask_mod=lambda b, h, q, kv: q - kv + 10**12 < 10**12 + 20, workers=2),
     Case("bias of the distance", (300, 420), (4, 2), score_mod=by_distance(4, 420), mask_mod=mods.causal_mask),
     Case("index that wraps", (400, 400), (1, 1), (64, 64), score_mod=wrapping),
     *gallery(),

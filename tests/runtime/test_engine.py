@@ -1,0 +1,85 @@
+"""Which engine takes a call and why, and the work lists that a kernel is launched with; no GPU needed."""
+import numpy as np
+import pytest
+import torch
+
+from flexfa4 import create_block_mask, mods
+from flexfa4.plan import WIDE, Assumptions, plan_forward
+from flexfa4.ir import DType
+from flexfa4.runtime import engine, lists
+from flexfa4.trace import bind
+
+
+def call(dtype=torch.bfloat16, dims=(128, 128), q_len=64, kv_len=64):
+    return (torch.empty(1, 2, q_len, dims[0], dtype=dtype), torch.empty(1, 2, kv_len, dims[0], dtype=dtype),
+            torch.empty(1, 2, kv_len, dims[1], dtype=dtype))
+
+
+def far(distance):
+    return bind(lambda b, h, q, kv: q - kv < distance, "mask")
+
+
+@pytest.mark.parametrize("arch, tensors, scale, bounds, said", [
+    (None, call(), 0.1, (), "no kernel exists for cpu"),
+    ("sm90", call(torch.float32), 0.1, (), "not torch.float32"),
+    ("sm90", call(dims=(512, 512)), 0.1, (), "head_dim=512"),
+    ("sm90", call(), 0.0, (), "scale=0.0"),
+    ("sm90", call(), -1.0, (), "scale=-1.0"),
+    ("sm90", call(q_len=0), 0.1, (), "a dimension is empty"),
+    ("sm90", call(), 0.1, (bind(lambda s, b, h, q, kv, t=torch.zeros(0): s + t[kv], "score"),), "a captured tensor is empty"),
+])
+def test_what_no_kernel_takes_is_said(arch, tensors, scale, bounds, said):
+    choice = engine.choose(arch, *tensors, scale, bounds)
+    assert choice.plan is None and said in choice.reason
+
+
+def test_a_number_that_narrow_integers_do_not_hold_takes_the_wide_plan():
+    assert engine.choose("sm90", *call(), 0.1, (None, far(100), None)).plan.assume == Assumptions()
+    assert engine.choose("sm90", *call(), 0.1, (None, far(10**12), None)).plan.assume == WIDE
+
+
+def test_the_same_call_gets_the_same_plan():
+    first, second = (engine.choose("sm90", *call(q_len=n), 0.1, (None, far(n), None)).plan for n in (64, 200))
+    assert first is second
+
+
+def covered(found: lists.Lists, q_tiles: int) -> dict:
+    """(batch, head, q_tile) -> KV tiles that the work list covers, in order."""
+    tiles: dict = {}
+    for batch, head, q_tile, begin, end, _ in found.work.tolist():
+        tiles.setdefault((batch, head, q_tile), []).append((begin, end))
+    assert all(key[2] < q_tiles for key in tiles)
+    return {key: sorted(ranges) for key, ranges in tiles.items()}
+
+
+def test_few_rows_are_split_and_every_part_has_its_place():
+    found = lists.make_lists(None, lists.dense_schedule((1, 64), (2, 4, 2), 32))
+    assert found.parts > 8 and found.row_ptr is None
+    for ranges in covered(found, 1).values():
+        assert ranges[0][0] == 0 and ranges[-1][1] == 64
+        assert all(a[1] == b[0] for a, b in zip(ranges, ranges[1:]))
+    parts = found.work[:, 5]
+    assert sorted(parts[parts >= 0].tolist()) == list(range(found.parts))
+    assert found.combine_ptr.tolist()[-1] == found.parts and len(found.combine_rows) == len(found.combine_ptr) - 1
+
+
+def test_many_rows_stay_whole():
+    assert lists.dense_schedule((64, 64), (2, 16, 16), 32).parts == 0
+
+
+def test_lists_of_a_mask_by_head_and_of_one_without_tiles():
+    by_head = create_block_mask(lambda b, h, q, kv: q >= kv + h, 2, 4, 300, 300).spans(128, 128)
+    found = lists.make_lists(by_head, None)
+    assert (found.batch_stride, found.head_stride) == (0, 3)
+    nothing = create_block_mask(lambda b, h, q, kv: q < 0, None, None, 300, 300).spans(128, 128)
+    found = lists.make_lists(nothing, None)
+    assert found.runs.shape == (1, 3) and found.row_ptr.tolist() == [0, 0, 0, 0]
+
+
+def test_work_covers_the_spans():
+    plan = plan_forward("sm90", DType.BF16, 128, 128)
+    spans = create_block_mask(mods.causal_mask, None, None, 1000, 1000).spans(plan.tiles.rows, plan.tiles.kv_tile)
+    work = lists.work_of(spans, (1, 2, 1))
+    assert work.rows == 2 * spans.q_tiles
+    begin, end = work.kv_bounds(np.arange(work.rows))
+    assert (begin == 0).all() and end.tolist() == [*range(1, 9), *range(1, 9)]
