@@ -15,7 +15,7 @@ from flexfa4.errors import ShapeError, UnsupportedError
 from flexfa4.ir import DType, Op
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import Plan
-from flexfa4.runtime import Attention, attention, compiled, engine
+from flexfa4.runtime import Attention, attention, compiled, engine, transforms
 from flexfa4.runtime.programs import Layout
 from flexfa4.sparsity import BlockMask, and_masks
 from flexfa4.trace import bind
@@ -90,7 +90,7 @@ def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) 
         return Attention(score, mask, hook, None, None, scale, plan)
     layout = _layout(mask, query, key, plan)
     spans = None
-    if block_mask is not None and _has_data(query):
+    if block_mask is not None and _has_data(query) and not transforms.active():
         spans = block_mask.kept_spans(layout.q_tile, layout.kv_tile, device="cpu")
         finer = finer_tile(layout.q_tile, spans.mean_keys, query.shape[0] * query.shape[1])
         if plan is None and finer != layout.q_tile:

@@ -12,12 +12,11 @@ from torch import Tensor
 
 from flexfa4.engines import tiled
 from flexfa4.engines.tiled.tiles import finer_tile
-from flexfa4.errors import UnsupportedError
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import Plan
 from flexfa4.sparsity import Spans
 
-from . import engine
+from . import engine, transforms
 from .lists import Lists, dense_lists, lists_of
 from .programs import Layout, Programs, decode, encode
 from .spans_cache import spans_of
@@ -50,6 +49,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tup
     engine: the op costs about 25 us a call."""
     bound = [b for b in (call.score, call.mask, call.out) if b is not None]
     captures = [t for b in bound for t in b.tensors]
+    transforms.refuse_forward_mode((query, key, value, *captures))
     if (call.plan is not None or query.is_cpu) and _plain((query, key, value, *captures)):
         if call.plan is None:
             return _by_tiles(query, key, value, call)
@@ -58,6 +58,9 @@ def attention(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tup
     literals = [x for b in bound for x in b.literals]
     programs = encode(call.score, call.mask, call.out, call.layout)
     spans = [] if call.spans is None else [call.spans.row_ptr, call.spans.runs]
+    if transforms.active():
+        form = transforms.Call(len(captures), tuple(literals), programs, call.scale)
+        return transforms.attention(query, key, value, captures, spans, form)[:2]
     out, lse, _ = torch.ops.flexfa4.attention(query, key, value, captures, spans, literals, programs, call.scale)
     return out, lse
 
@@ -67,7 +70,7 @@ def _plain(tensors: tuple[Tensor, ...]) -> bool:
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return False
     usual = all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
-    return usual and torch._C._len_torch_dispatch_stack() == 0 and torch._C._functorch.peek_interpreter_stack() is None
+    return usual and torch._C._len_torch_dispatch_stack() == 0 and not transforms.active()
 
 
 def _lists(plan: Plan, mask: BoundGraph | None, layout: Layout | None, spans: Spans | None, query, key) -> Lists:
@@ -168,23 +171,18 @@ def _save(ctx, inputs, output):
 
 def _differentiate(ctx, d_out, d_lse, d_plain):
     query, key, value, plain, lse, *more = ctx.saved_tensors
-    captures, spans = more[:ctx.counts[0]], more[ctx.counts[0]:]
     literals, programs, scale = ctx.rest
+    captures, spans = ctx.counts
     # The structure of the inputs as register_autograd sees it: a list of numbers is one leaf, an empty list is a list.
-    lists = [None] * len(captures), [None] * len(spans), None if literals else []
+    lists = [None] * captures, [None] * spans, None if literals else []
     if d_out is None and d_lse is None:
         return (None, None, None, *lists, None, None)
     if d_out is None:
         d_out = torch.zeros_like(plain)
-    grads = torch.ops.flexfa4.attention_backward(
-        [query, key, value], [plain, lse], d_out, d_lse, captures, spans, literals, programs, scale, ctx.wanted)
+    form = transforms.Call(captures, tuple(literals), programs, scale, tuple(ctx.wanted))
+    grads = transforms.backward([query, key, value], [plain, lse], d_out, d_lse, more, form)
     by_capture = dict(zip(ctx.wanted, grads[3:]))
-    return (*grads[:3], [by_capture.get(i) for i in range(len(captures))], *lists[1:], None, None)
-
-
-def _refuse_second(ctx, *grads):
-    raise UnsupportedError("flex_attention has no second derivative: its backward pass cannot be differentiated. Use "
-                           "flexfa4.reference.attention for double backward at small sizes, or drop create_graph=True")
+    return (*grads[:3], [by_capture.get(i) for i in range(captures)], *lists[1:], None, None)
 
 
 def _outside_autocast(implementation):
@@ -211,8 +209,9 @@ def _by_tiles(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tup
 
 LIBRARY.impl("attention", _outside_autocast(_attention), "CompositeExplicitAutograd")
 LIBRARY.impl("attention_backward", _outside_autocast(_attention_backward), "CompositeExplicitAutograd")
+LIBRARY.impl("attention_backward", transforms.refuse_batched_gradients, "Batched")
 torch.library.register_fake("flexfa4::attention", _attention_fake, lib=LIBRARY)
 torch.library.register_fake("flexfa4::attention_backward", _attention_backward_fake, lib=LIBRARY)
 torch.library.register_autograd("flexfa4::attention", _differentiate, setup_context=_save, lib=LIBRARY)
-torch.library.register_autograd("flexfa4::attention_backward", _refuse_second,
+torch.library.register_autograd("flexfa4::attention_backward", lambda ctx, *grads: transforms.refuse_second(),
                                 setup_context=lambda ctx, inputs, output: None, lib=LIBRARY)
