@@ -2,8 +2,6 @@
 what to write instead."""
 from __future__ import annotations
 
-import numbers
-
 import torch
 from torch import Tensor
 
@@ -23,6 +21,7 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
             raise ShapeError(f"{name} is a {type(t).__name__}: expected a tensor")
         if type(t).__name__ == "DTensor":
             raise ShapeError(f"{name} is a DTensor: attention runs on the local part, {name}.to_local()")
+        check_dense(name, t)
         if t.dim() != 4:
             raise ShapeError(f"{name} has shape {_shape(t)}, {t.dim()} dimensions: expected 4, (batch, heads, length, head dim); "
                              "add missing ones with unsqueeze")
@@ -36,7 +35,18 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
         raise ShapeError(f"query has shape {_shape(query)} and value {_shape(value)}: a head dim of 0 is not allowed")
     if key.shape[0] not in (1, query.shape[0]):
         raise ShapeError(f"query has batch {query.shape[0]} and key and value have batch {key.shape[0]}: expected the same, or 1")
+    if query.shape[1] == 0:
+        raise ShapeError(f"query has shape {_shape(query)}: expected at least one head")
     check_heads(query.shape[1], key.shape[1], enable_gqa)
+
+
+def check_dense(name: str, t: Tensor) -> None:
+    """Raises ShapeError for a nested or sparse tensor."""
+    if t.is_nested:
+        raise ShapeError(f"{name} is a nested tensor: expected a strided one; pack the rows into one with a document mask "
+                         "(flexfa4.mods.document_mask), or pad them: torch.nested.to_padded_tensor")
+    if t.layout is not torch.strided:
+        raise ShapeError(f"{name} has layout {t.layout}: expected a strided tensor, made by .to_dense()")
 
 
 def _check_kind(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -66,24 +76,27 @@ def check_heads(query_heads: int, kv_heads: int, enable_gqa: bool) -> None:
 def check_mask(mask: BlockMask, query: Tensor, key: Tensor) -> None:
     """Raises ShapeError unless a BlockMask was made for the call's lengths, batch and heads."""
     batch, heads, q_len, kv_len = mask.shape
+    whose = f"{mask.bound.origin.where()}: block_mask of {mask.bound.origin.name}"
     if (q_len, kv_len) != (query.shape[2], key.shape[2]):
-        raise ShapeError(f"block_mask was made for Q_LEN={q_len}, KV_LEN={kv_len}, and the call has query length "
+        raise ShapeError(f"{whose} was made for Q_LEN={q_len}, KV_LEN={kv_len}, and the call has query length "
                          f"{query.shape[2]} and key length {key.shape[2]}: use "
                          f"block_mask.resize({query.shape[2]}, {key.shape[2]}), or create_block_mask with these lengths")
     graph = mask.bound.graph
     for op, name, made, called in ((Op.B, "B", batch, query.shape[0]), (Op.H, "H", heads, query.shape[1])):
         if made != called and graph.uses(op):
             what = "batch" if op is Op.B else "head"
-            raise ShapeError(f"block_mask was made with {name}={made}, its mask_mod depends on the {what}, and the call "
+            raise ShapeError(f"{whose} was made with {name}={made}, its mask_mod depends on the {what}, and the call "
                              f"has {called}: make it with {name}={called}")
 
 
 def check_captures(bound: BoundGraph, device: torch.device) -> None:
-    """Raises ShapeError if a captured tensor is on another device than query; 0-d tensors may stay on the CPU."""
+    """Raises ShapeError if a captured tensor is sparse or nested, or on another device than query; 0-d tensors may stay on the
+    CPU."""
     names = bound.origin.capture_names
     for i, t in enumerate(bound.tensors):
+        name = names[i] if i < len(names) else f"capture {i}"
+        check_dense(f"{bound.origin.where()}: {name}, captured by {bound.origin.name},", t)
         if t.device != device and not (t.dim() == 0 and t.device.type == "cpu"):
-            name = names[i] if i < len(names) else f"capture {i}"
             raise ShapeError(f"{bound.origin.where()}: {bound.origin.name} captures {name} on {t.device}, and query is on "
                              f"{device}: move it, for example {name}.to(query.device)")
 

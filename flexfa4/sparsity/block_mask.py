@@ -2,6 +2,7 @@
 asks for."""
 from __future__ import annotations
 
+import warnings
 from typing import Callable
 
 import torch
@@ -173,7 +174,7 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
                       device: torch.device | str | None = None, BLOCK_SIZE: int | tuple[int, int] | None = None) -> BlockMask:
     """A BlockMask from a function (b, h, q, kv) -> bool, with torch's signature.
 
-    B, H: batches and query heads; None means any (the mask ignores them, or has one). device: default that of the captured
+    B, H: batches and query heads; None means any where the mask ignores them, else one, with a warning. device: default that of the captured
     tensors, else the CPU. BLOCK_SIZE is accepted and not needed: each engine asks for the tiles it wants. Nothing is evaluated
     here but the trace.
     Raises ShapeError for lengths or devices that do not fit, TraceError for a function that cannot be traced.
@@ -181,9 +182,11 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
     del BLOCK_SIZE
     if not callable(mask_mod):
         raise ShapeError(f"mask_mod is {type(mask_mod).__name__}: expected a function (b, h, q, kv) -> bool")
+    given = B, H
     B, H = 1 if B is None else B, 1 if H is None else H
     _check_lengths(B, H, Q_LEN, KV_LEN)
     bound = bind(mask_mod, "mask")
+    _warn_of_one(bound, given)
     return BlockMask(mask_mod, (B, H, Q_LEN, KV_LEN), _device_of(bound, device), bound)
 
 
@@ -209,6 +212,14 @@ def block_mask_from_tiles(tiles: torch.Tensor, q_len: int, kv_len: int, tile: tu
     return BlockMask(combined, shape, _device_of(bound, data.kept.device), bound, data, mask_mod)
 
 
+def _warn_of_one(bound: BoundGraph, given: tuple[int | None, int | None]) -> None:
+    """torch takes None for one batch or head without a word, also where the mask depends on it."""
+    for value, op, name, what in zip(given, (Op.B, Op.H), "BH", ("batch entry", "head")):
+        if value is None and bound.graph.uses(op):
+            warnings.warn(f"{bound.origin.where()}: {bound.origin.name} depends on the {what}, and {name}=None makes its BlockMask "
+                          f"for one {what}, number 0: give {name} as a number", stacklevel=3)
+
+
 def _positive(x) -> bool:
     return isinstance(x, int) and not isinstance(x, bool) and x > 0
 
@@ -221,6 +232,10 @@ def _check_lengths(B, H, q_len, kv_len) -> None:
 
 def _device_of(bound: BoundGraph, device: torch.device | str | None) -> torch.device:
     """The device of the mask: that of its captures, which must all be on one (0-d ones may be on the CPU)."""
+    for t, name in zip(bound.tensors, bound.origin.capture_names):
+        if t.is_nested or t.layout is not torch.strided:
+            raise ShapeError(f"{bound.origin.where()}: {name}, captured by {bound.origin.name}, is a "
+                             f"{'nested' if t.is_nested else 'sparse'} tensor: expected a strided one")
     homes = {t.device for t in bound.tensors if t.ndim}
     if len(homes) > 1:
         raise ShapeError(f"{bound.origin.name} captures tensors on {' and '.join(sorted(map(str, homes)))}; "
@@ -228,7 +243,13 @@ def _device_of(bound: BoundGraph, device: torch.device | str | None) -> torch.de
     home = homes.pop() if homes else None
     if device is None:
         return home or torch.device("cpu")
-    device = torch.device(device)
+    asked = device
+    try:
+        device = torch.device(asked)
+    except (RuntimeError, TypeError) as error:
+        raise ShapeError(f"device={asked!r}: {str(error).splitlines()[0]}") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ShapeError(f"device={str(asked)!r}: torch finds no CUDA device here; leave device out for the CPU")
     if device.type == "cuda" and device.index is None and torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
     if home is not None and home != device:

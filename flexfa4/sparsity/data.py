@@ -62,8 +62,8 @@ def tile_data(tiles: torch.Tensor, q_len: int, kv_len: int, tile: tuple[int, int
 
     Raises ShapeError where the table does not fit the lengths, or an index is past the last tile.
     """
-    size = (tile, tile) if isinstance(tile, int) else tuple(int(t) for t in tile)
-    if len(size) != 2 or min(size) < 1:
+    size = tuple(tile) if isinstance(tile, (tuple, list)) else (tile, tile)
+    if len(size) != 2 or not all(isinstance(t, int) and not isinstance(t, bool) and t > 0 for t in size):
         raise ShapeError(f"tile={tile!r}: expected one or two positive numbers of positions, (q, kv)")
     if not isinstance(tiles, torch.Tensor):
         raise ShapeError(f"tiles is {type(tiles).__name__}: expected a bool or integer torch tensor [B, H, q tiles, ...]")

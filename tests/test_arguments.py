@@ -1,0 +1,76 @@
+"""Arguments of the wrong kind: each is refused by name and value, before any work is done."""
+import warnings
+
+import pytest
+import torch
+
+from flexfa4 import block_mask_from_tiles, create_block_mask, flex_attention
+from flexfa4.errors import FlexError, ShapeError
+
+Q = torch.randn(1, 2, 3, 4)
+LABELS = torch.tensor([0, 0, 1])
+NESTED = torch.nested.nested_tensor([torch.randn(2, 3, 4), torch.randn(2, 5, 4)])
+TILES = torch.ones(2, 2, dtype=torch.bool)
+
+
+def by_head(b, h, q, kv):
+    return kv <= q + h
+
+
+def with_capture(capture):
+    return flex_attention(Q, Q, Q, score_mod=lambda s, b, h, i, j: s + capture[h])
+
+
+CASES = {
+    "no heads": (lambda: flex_attention(*[torch.randn(1, 0, 3, 4)] * 3), "query has shape (1, 0, 3, 4): expected at least one head"),
+    "sparse query": (lambda: flex_attention(Q.to_sparse(), Q, Q), "query has layout torch.sparse_coo: expected a strided tensor"),
+    "sparse value": (lambda: flex_attention(Q, Q, Q.to_sparse()), "value has layout torch.sparse_coo"),
+    "nested query": (lambda: flex_attention(NESTED, NESTED, NESTED), "query is a nested tensor: expected a strided one"),
+    "sparse capture": (lambda: with_capture(torch.ones(2).to_sparse()), "capture, captured by <lambda>, has layout torch.sparse_coo"),
+    "sparse capture of a mask": (lambda: create_block_mask(lambda b, h, q, kv, t=LABELS.to_sparse(): t[q] == t[kv], 1, 1, 3, 3),
+                                 "t, captured by <lambda>, is a sparse tensor"),
+    "text as scale": (lambda: flex_attention(Q, Q, Q, scale="a"), "scale='a': expected a number"),
+    "vector as scale": (lambda: flex_attention(Q, Q, Q, scale=torch.ones(2)), "scale is a tensor of shape (2,): expected a number"),
+    "fractional tile": (lambda: block_mask_from_tiles(TILES, 5, 5, tile=2.5), "tile=2.5: expected one or two positive numbers"),
+    "fractional tile of two": (lambda: block_mask_from_tiles(TILES, 5, 5, tile=(4, 2.5)), "tile=(4, 2.5): expected"),
+    "unknown device": (lambda: create_block_mask(by_head, 1, 2, 3, 3, device="gpu"), "device='gpu': "),
+    "lengths of a mask": (lambda: flex_attention(Q, Q, Q, block_mask=create_block_mask(by_head, 1, 2, 4, 4)),
+                          f"{__file__}:{by_head.__code__.co_firstlineno}: block_mask of by_head was made for Q_LEN=4"),
+    "heads of a mask": (lambda: flex_attention(Q, Q, Q, block_mask=create_block_mask(by_head, 1, 3, 3, 3)),
+                        f"{__file__}:{by_head.__code__.co_firstlineno}: block_mask of by_head was made with H=3"),
+}
+if not torch.cuda.is_available():
+    CASES["a device that is not there"] = (lambda: create_block_mask(by_head, 1, 2, 3, 3, device="cuda"),
+                                           "device='cuda': torch finds no CUDA device")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refused(case):
+    call, words = CASES[case]
+    with pytest.raises(ShapeError) as caught:
+        call()
+    assert words in str(caught.value), str(caught.value)
+
+
+def test_a_nested_capture_is_refused():
+    with pytest.raises(FlexError, match="capture"):
+        with_capture(NESTED)
+
+
+def test_numbers_of_every_kind_are_a_scale():
+    expected = flex_attention(Q, Q, Q, scale=0.5)
+    for scale in (torch.tensor(0.5), torch.tensor([0.5], dtype=torch.float64).numpy()[0]):
+        assert torch.equal(flex_attention(Q, Q, Q, scale=scale), expected)
+
+
+def test_one_head_for_a_mask_that_depends_on_it_is_said():
+    with pytest.warns(UserWarning, match="by_head depends on the head, and H=None makes its BlockMask for one head") as caught:
+        create_block_mask(by_head, None, None, 3, 3)
+    assert f"{__file__}:{by_head.__code__.co_firstlineno}" in str(caught[0].message) and len(caught) == 1
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="depends on the batch entry, and B=None"):
+        create_block_mask(lambda b, h, q, kv: kv <= q + b, None, None, 3, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        create_block_mask(by_head, None, 2, 3, 3)
+        create_block_mask(lambda b, h, q, kv: kv <= q, None, None, 3, 3)
