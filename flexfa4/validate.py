@@ -2,6 +2,8 @@
 what to write instead."""
 from __future__ import annotations
 
+import numbers
+
 import torch
 from torch import Tensor
 
@@ -90,12 +92,10 @@ def check_mask(mask: BlockMask, query: Tensor, key: Tensor) -> None:
 
 
 def check_captures(bound: BoundGraph, device: torch.device) -> None:
-    """Raises ShapeError if a captured tensor is sparse or nested, or on another device than query; 0-d tensors may stay on the
-    CPU."""
+    """Raises ShapeError if a captured tensor is on another device than query; 0-d tensors may stay on the CPU."""
     names = bound.origin.capture_names
     for i, t in enumerate(bound.tensors):
         name = names[i] if i < len(names) else f"capture {i}"
-        check_dense(f"{bound.origin.where()}: {name}, captured by {bound.origin.name},", t)
         if t.device != device and not (t.dim() == 0 and t.device.type == "cpu"):
             raise ShapeError(f"{bound.origin.where()}: {bound.origin.name} captures {name} on {t.device}, and query is on "
                              f"{device}: move it, for example {name}.to(query.device)")

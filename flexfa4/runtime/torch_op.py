@@ -60,7 +60,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tup
     spans = [] if call.spans is None else [call.spans.row_ptr, call.spans.runs]
     if transforms.active():
         form = transforms.Call(len(captures), tuple(literals), programs, call.scale)
-        return transforms.attention(query, key, value, captures, spans, form)[:2]
+        return transforms.attention(query, key, value, [*captures, *spans], form)[:2]
     out, lse, _ = torch.ops.flexfa4.attention(query, key, value, captures, spans, literals, programs, call.scale)
     return out, lse
 

@@ -1,8 +1,8 @@
 """The attention ops under torch.func (grad, vjp, vmap, jacrev) and under forward-mode AD.
 
 The formula that torch.library registers for an op does not compose with these transforms, an autograd.Function with
-`setup_context` and `vmap` does: https://docs.pytorch.org/docs/stable/notes/extending.func.html. So where a transform is active the
-op is called through the Functions below, which add nothing to it.
+`setup_context` and `vmap` does: https://docs.pytorch.org/docs/stable/notes/extending.func.html. So where a transform is
+active the op is called through the Functions below, which add nothing to it.
 """
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def _no_forward_mode() -> UnsupportedError:
                             "flexfa4.reference.attention at small sizes")
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, captures: list, spans: list, call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """`flexfa4::attention` inside a transform."""
-    return Forward.apply(call, query, key, value, *captures, *spans)
+def attention(query: Tensor, key: Tensor, value: Tensor, more: list, call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    """`flexfa4::attention` inside a transform; more: the captures, then the spans."""
+    return Forward.apply(call, query, key, value, *more)
 
 
 def backward(inputs: list, saved: list, d_out: Tensor, d_lse: Tensor | None, more: list, call: Call) -> tuple[Tensor, ...]:

@@ -174,9 +174,9 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
                       device: torch.device | str | None = None, BLOCK_SIZE: int | tuple[int, int] | None = None) -> BlockMask:
     """A BlockMask from a function (b, h, q, kv) -> bool, with torch's signature.
 
-    B, H: batches and query heads; None means any where the mask ignores them, else one, with a warning. device: default that of the captured
-    tensors, else the CPU. BLOCK_SIZE is accepted and not needed: each engine asks for the tiles it wants. Nothing is evaluated
-    here but the trace.
+    B, H: batches and query heads; None means any where the mask ignores them, else one, with a warning. device: default that of
+    the captured tensors, else the CPU. BLOCK_SIZE is accepted and not needed: each engine asks for the tiles it wants. Nothing is
+    evaluated here but the trace.
     Raises ShapeError for lengths or devices that do not fit, TraceError for a function that cannot be traced.
     """
     del BLOCK_SIZE
@@ -216,8 +216,8 @@ def _warn_of_one(bound: BoundGraph, given: tuple[int | None, int | None]) -> Non
     """torch takes None for one batch or head without a word, also where the mask depends on it."""
     for value, op, name, what in zip(given, (Op.B, Op.H), "BH", ("batch entry", "head")):
         if value is None and bound.graph.uses(op):
-            warnings.warn(f"{bound.origin.where()}: {bound.origin.name} depends on the {what}, and {name}=None makes its BlockMask "
-                          f"for one {what}, number 0: give {name} as a number", stacklevel=3)
+            warnings.warn(f"{bound.origin.where()}: {bound.origin.name} depends on the {what}, and {name}=None makes its "
+                          f"BlockMask for one {what}, number 0: give {name} as a number", stacklevel=3)
 
 
 def _positive(x) -> bool:
@@ -232,10 +232,6 @@ def _check_lengths(B, H, q_len, kv_len) -> None:
 
 def _device_of(bound: BoundGraph, device: torch.device | str | None) -> torch.device:
     """The device of the mask: that of its captures, which must all be on one (0-d ones may be on the CPU)."""
-    for t, name in zip(bound.tensors, bound.origin.capture_names):
-        if t.is_nested or t.layout is not torch.strided:
-            raise ShapeError(f"{bound.origin.where()}: {name}, captured by {bound.origin.name}, is a "
-                             f"{'nested' if t.is_nested else 'sparse'} tensor: expected a strided one")
     homes = {t.device for t in bound.tensors if t.ndim}
     if len(homes) > 1:
         raise ShapeError(f"{bound.origin.name} captures tensors on {' and '.join(sorted(map(str, homes)))}; "

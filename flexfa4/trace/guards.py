@@ -173,6 +173,8 @@ class Walk:
         self.guards.append(lambda regs: regs[at] is ref())
 
     def _tensor(self, t: torch.Tensor, at: int) -> None:
+        if t.is_nested:
+            raise Unversioned("a nested tensor")
         ref, dtype, rank = weakref.ref(t), t.dtype, t.dim()
         self.tensors[id(t)] = ref
         if not _trusted(type(t).__module__):

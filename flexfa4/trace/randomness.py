@@ -144,7 +144,8 @@ GLOBAL = ("Python's or numpy's random module",) * 2 + ("torch's random module",)
 def _of_torch() -> list:
     """The state of torch's default generators: of the CPU, and of each CUDA device in use."""
     devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
-    return [b"".join(g.get_state().numpy().tobytes() for g in (torch.default_generator, *devices))]
+    with torch._C._DisableFuncTorch():               # inside torch.func.grad the state would be wrapped, its numbers out of reach
+        return [b"".join(g.get_state().numpy().tobytes() for g in (torch.default_generator, *devices))]
 
 
 def _state(generator):

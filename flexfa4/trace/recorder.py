@@ -88,6 +88,9 @@ class Recorder:
         if dtype is None:
             raise refuse(f"captured tensor {name} has dtype {tensor.dtype}",
                          "bool, uint8, int8..int64, float16, bfloat16, float32 or float64: cast it before the call")
+        if tensor.is_nested or tensor.layout is not torch.strided:
+            raise refuse(f"captured tensor {name} is {'nested' if tensor.is_nested else f'of layout {tensor.layout}'}",
+                         "a strided tensor, such as .to_dense() of a sparse one, made before the call")
         if type(tensor).__name__ == "DTensor":
             raise refuse(f"captured tensor {name} is a DTensor", f"its local part: {name}.to_local()")
         self._index[id(tensor)] = len(self.tensors)
@@ -211,7 +214,8 @@ def capture_name(tensor) -> str:
                 return found
             depth += 1
         frame = frame.f_back
-    return f"{type(tensor).__name__} of shape {tuple(tensor.shape)}"
+    shape = "nested" if getattr(tensor, "is_nested", False) else f"of shape {tuple(tensor.shape)}"
+    return f"{type(tensor).__name__} {shape}"
 
 
 def _name_in(frame, tensor) -> str | None:

@@ -1,4 +1,4 @@
-"""torch.func over flex_attention: grad, vmap and their compositions against the dense reference; what is refused, in which words."""
+"""torch.func over flex_attention: grad, vmap and their compositions against the dense reference; what is refused, and how."""
 import pytest
 import torch
 from torch.autograd import forward_ad
@@ -117,7 +117,8 @@ def test_mask_over_a_mapped_table():
     q, k, v, _ = single()
 
     def one(limit):
-        return flex_attention(q, k, v, block_mask=create_block_mask(lambda b, h, i, j: j < limit, None, None, S, S), enable_gqa=True)
+        mask = create_block_mask(lambda b, h, i, j: j < limit, None, None, S, S)
+        return flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
 
     expected = [reference.attention(q, k, v, mask_mod=lambda b, h, i, j, n=n: j < n)[0] for n in (3, 9, 24)]
     close(torch.vmap(one)(table), torch.stack(expected))
