@@ -279,6 +279,15 @@ def test_mma_and_commit(taken, kind, words):
     assert any(k == kind and words in m for k, m in found), found
 
 
+def test_a_dependent_grid_waits_before_it_touches_global_memory():
+    body = "griddepcontrol.launch_dependents; @%p1 griddepcontrol.wait; bar.sync 0; ld.global.b32 %r8, [%rd1];"
+    assert findings(body, races="strict") == []
+    found = findings(body.replace("@%p1 griddepcontrol.wait;", ""), races="strict")
+    assert [k for k, _ in found] == ["order"] and "before griddepcontrol.wait" in found[0][1]
+    found = findings(body.replace("bar.sync 0;", ""), races="strict", seeds=[0])  # the other warp knows nothing of that wait
+    assert [k for k, _ in found] == ["order"]
+
+
 def test_strict_names_what_nobody_waits_for():
     body = INIT.replace("COUNT", "32") + "@%p1 mbarrier.arrive.shared.b64 %rd3, [%r3]; @!%p1 bra END;" + WAIT + "END:"
     assert findings(body, races="strict") == []

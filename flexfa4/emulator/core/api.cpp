@@ -52,6 +52,7 @@ void *emu_program(const RawIns *ins, s64 n, const s32 *pool, s64 pool_n, const F
         x.aligned = d.aligned;
         x.aux = d.aux;
         x.sem = memory_semantics(d.name);
+        p->dependent = p->dependent || d.name.rfind("griddepcontrol", 0) == 0;
         x.op = (u16)ins[i].op;
         x.pred = ins[i].pred;
         x.neg = (u8)ins[i].neg;

@@ -161,6 +161,10 @@ Result proxy_fence(Warp &w, const Ins &) {
                 if (d == w.uid % 255 + 1) d = 0;
     return NEXT;
 }
+Result grid_wait(Warp &w, const Ins &) {
+    if (w.M->hb) w.M->hb->grid_wait(w);
+    return NEXT;
+}
 template <bool AFTER> Result tensor_fence(Warp &w, const Ins &) {
     if (w.M->hb) w.M->hb->tensor_fence(w, AFTER);
     return NEXT;
@@ -207,7 +211,8 @@ void define_control() {
         def(std::string("fence.") + s, "", proxy_fence);
     def("fence.mbarrier_init.release.cluster", "", init_fence);
     for (const char *s : {"membar.gl", "membar.cta", "membar.sys"}) def(s, "", fence);
-    for (const char *s : {"griddepcontrol.wait", "griddepcontrol.launch_dependents", "fence.proxy.alias"}) def(s, "", nop);
+    for (const char *s : {"griddepcontrol.launch_dependents", "fence.proxy.alias"}) def(s, "", nop);
+    def("griddepcontrol.wait", "", grid_wait);
     def("tcgen05.fence::before_thread_sync", "", tensor_fence<false>);
     def("tcgen05.fence::after_thread_sync", "", tensor_fence<true>);
     for (const char *o : {"sc", "acq_rel", "acquire", "release"})

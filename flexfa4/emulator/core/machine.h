@@ -97,6 +97,7 @@ struct Program {
     std::vector<Fill> fills;
     s64 reg_bytes = 0;
     std::vector<u16> watch; // count, then register << 1 | written
+    bool dependent = false; // uses griddepcontrol
     s32 watched = 0;        // number of registers that are followed
 };
 
@@ -269,7 +270,7 @@ struct Machine {
     std::vector<std::string> findings;
     std::vector<std::pair<u64, u64>> ranges;
     std::shared_ptr<Trace> trace; // null: nothing is recorded
-    std::shared_ptr<Order> hb; // null: no race checks
+    std::shared_ptr<Order> hb;    // null: no race checks
     const Async *completing = nullptr;
 
     int new_queue();

@@ -213,6 +213,7 @@ struct Order {
     void tmem_stored(Warp &w);
     void tmem_loaded(Warp &w);
     void tensor_fence(Warp &w, bool after);
+    void grid_wait(Warp &w); // griddepcontrol.wait
 
     // ---- registers of wgmma and tcgen05.ld
     void registers(Warp &w, const Ins &I);
@@ -231,6 +232,9 @@ struct Order {
     u32 engine(Warp &w, u32 &comp, const char *what);
     Look look(Warp &w, Cta *c, const char *space, bool write, const Ins &I);
     std::unordered_map<const void *, View> variables;
+    void check_grid(const View &v, const Ins &I);
+    std::vector<u32> own;
+    u32 grid = 0; // component of the grids that this one depends on
 };
 
 enum Semantics : u8 { SEM_ACQUIRE = 1, SEM_RELEASE = 2, SEM_RELAXED = 4, SEM_ATOMIC = 8 };

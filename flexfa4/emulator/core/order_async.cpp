@@ -18,6 +18,7 @@ void Order::shared(Warp &w, Cta *c, u32 off, u32 bytes, bool write, const Ins &I
 }
 // Reads of global memory are compared with writes, and not kept.
 void Order::global(Warp &w, u64 address, u64 bytes, bool write, const Ins &I, bool same) {
+    check_grid(w.order->view, I);
     if (!write && shadow.pages.empty()) return;
     if (address - (u64)M.local.data() < M.local.size()) return; // of one thread
     Look L = look(w, nullptr, "global address", write, I);
@@ -69,6 +70,17 @@ void Order::tensor_fence(Warp &w, bool after) {
         o.tensor = o.view.seen;
     else
         for (u32 comp : {o.tmem_store, o.tmem_load}) shadow.tensor_before[comp] = shadow.now[comp];
+}
+// A kernel that uses griddepcontrol may start before the grids it depends on have ended (PTX ISA, griddepcontrol).
+void Order::grid_wait(Warp &w) {
+    if (!grid) grid = shadow.component(own, "an earlier grid", false);
+    w.order->view.raise(grid, shadow.now[grid]);
+}
+void Order::check_grid(const View &v, const Ins &I) {
+    if (strict && M.P->dependent && (!grid || v.seen.at(grid) < shadow.now[grid]))
+        shadow.report("order", I, fmt("grid %d", I.line),
+                      "touches global memory before griddepcontrol.wait, which an earlier grid may still be writing "
+                      "(PTX ISA, griddepcontrol)");
 }
 void Order::tmem_loaded(Warp &w) {
     WarpOrder &o = *w.order;
@@ -142,7 +154,9 @@ void Order::cp_arrive(Warp &w, Async &a) {
     a.order->time = shadow.now[w.order->copies];
 }
 void Order::global_async(const Async &a, u64 address, u64 bytes, bool write, bool atomic) {
-    if (!a.order || (!write && shadow.pages.empty())) return;
+    if (!a.order) return;
+    check_grid(a.order->view, *a.ins);
+    if (!write && shadow.pages.empty()) return;
     Look L = async_look(a, nullptr, "global address",
                         shadow.access(a.order->comp, a.order->time, *a.ins, write) | (atomic ? past::ATOMIC : 0));
     L.record = write;
