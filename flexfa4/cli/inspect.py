@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Callable
 
+import numpy as np
 import torch
 
 from ..errors import TraceError, UnsupportedError
@@ -17,6 +18,7 @@ from ..ir.text import show
 from ..plan.hoist import hoist
 from ..schedule import CostModel, Work, lower_bound, make_schedule, makespan, natural_order, section_kv_heads
 from ..sparsity import BlockMask, Kind, Spans, create_block_mask
+from ..sparsity.draw import picture as tile_map
 from ..trace import trace
 from . import target, words
 
@@ -45,9 +47,11 @@ def report(where: str, kind: str | None, q_len: int, kv_len: int, picture: Path 
     ]
     if kind == "mask":
         mask = create_block_mask(mod, 1, 1, q_len, kv_len)
-        parts += [_section("Tiles", _tiles(mask)), _section("Schedule", _schedule(mask))]
+        seen = [what for op, what in ((Op.B, "batch entry 0"), (Op.H, "head 0")) if small.graph.uses(op)]
+        of = f" of {' and '.join(seen)} alone" if seen else ""
+        parts += [_section(f"Tiles{of}", _tiles(mask)), _section(f"Schedule{of}", _schedule(mask))]
     if picture is not None:
-        parts.append(f"Drawn: {_draw(bound, mod, q_len, kv_len, picture)}")
+        parts.append(f"Drawn: {_draw(bound, mod, name, (q_len, kv_len), picture)}")
     return "\n\n".join(parts)
 
 
@@ -80,8 +84,9 @@ def _tiles(mask: BlockMask) -> str:
     shares = ", ".join(f"{counts[k]:,} {k.name.lower()} ({counts[k] / total:.1%})" for k in (Kind.FULL, Kind.PARTIAL, Kind.EMPTY))
     spans = mask.spans(TILE, TILE)
     return (
-        f"{q_len:,} queries x {kv_len:,} keys in tiles of {TILE}: {shares}; {len(spans.runs):,} spans, {spans.nbytes:,} bytes\n"
-        f"map in tiles of {2 * size} queries x {size} keys (# full, + partial, . empty):\n\n{drawn}"
+        f"{q_len:,} queries x {kv_len:,} keys in tiles of {TILE} x {TILE}, as scheduled below: {shares}; "
+        f"{len(spans.runs):,} spans, {spans.nbytes:,} bytes\n"
+        f"map in tiles of its own, {2 * size} queries x {size} keys each (# full, + partial, . empty):\n\n{drawn}"
     )
 
 
@@ -90,24 +95,37 @@ def _schedule(mask: BlockMask) -> str:
     work = Work(spans.row_ptr.cpu().numpy(), spans.runs.cpu().numpy(), 1, 1, 1)
     costs = work.costs(CostModel())
     for arch, workers in WORKERS.items():
-        bound = lower_bound(costs, workers, splittable=True)
+        bound = least(costs, workers, CostModel())
         made = make_schedule(work, workers, section_kv_heads(mask.shape[3], 128, 128, itemsize=2))
         lines.append(
-            f"{arch}, {workers} SMs, one head: {len(made)} work tiles, {made.strategy}; makespan {made.makespan:.1f} tiles "
-            f"(natural order {makespan(costs[natural_order(work)], workers):.1f}, no schedule is under {bound:.1f})"
+            f"{arch}, {workers} SMs, one head: {len(made)} work tiles, {made.strategy}; the last ends at {made.makespan:.1f} "
+            f"(in natural order at {makespan(costs[natural_order(work)], workers):.1f}, no schedule is under {bound:.1f})"
         )
+    model = CostModel()
+    lines.append(f"unit: the time of one full tile; a partial one takes {model.partial}, and a work tile {model.fixed} more")
     return "\n".join(lines)
 
 
-def _draw(bound: BoundGraph, mod: Callable, q_len: int, kv_len: int, path: Path) -> Path:
-    """Tile map of a mask, heat map of a score edit on a score of 0. Raises UnsupportedError for an out mod, or without
-    matplotlib."""
+def least(costs: np.ndarray, workers: int, model: CostModel) -> float:
+    """A time that no schedule is under: the work shared evenly, and the longest row, whole or the shortest piece of it."""
+    if len(costs) == 0:
+        return 0.0
+    piece = model.fixed + model.split + min(model.full, model.partial)
+    return max(lower_bound(costs, workers, splittable=True), min(float(costs.max()), piece))
+
+
+def _draw(bound: BoundGraph, mod: Callable, name: str, lengths: tuple[int, int], path: Path) -> str:
+    """Tile map of a mask, heat map of a score edit on a score of 0; returns what to say of it. Raises UnsupportedError for an
+    out mod, or without matplotlib, TargetError where the file cannot be written."""
+    q_len, kv_len = lengths
+    on_head = ", head 0" if bound.graph.uses(Op.H) else ""
     if bound.graph.kind == "out":
         raise UnsupportedError("--out draws masks and score mods; an out_mod has no picture over queries and keys")
     if bound.graph.kind == "mask":
         size = max(1, max(q_len, kv_len) // 128)
-        create_block_mask(mod, 1, 1, q_len, kv_len).picture(str(path), size, size)
-        return path
+        figure = tile_map(create_block_mask(mod, 1, 1, q_len, kv_len).spans(size, size), name + on_head)
+        _save(figure, path)
+        return f"{path}, in tiles of {size} x {size}"
     try:
         from matplotlib.figure import Figure
     except ImportError as missing:
@@ -118,7 +136,14 @@ def _draw(bound: BoundGraph, mod: Callable, q_len: int, kv_len: int, path: Path)
     figure = Figure(figsize=(5.6, 5), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     image = axes.imshow(value.numpy(), cmap="RdBu_r", vmin=-reach, vmax=reach, interpolation="nearest", aspect="auto")
-    axes.set(title=f"{bound.origin.name} on a score of 0, head 0", xlabel="key", ylabel="query")
+    axes.set(title=f"{name} on a score of 0{on_head}", xlabel="key", ylabel="query")
     figure.colorbar(image)
-    figure.savefig(path)
-    return path
+    _save(figure, path)
+    return str(path)
+
+
+def _save(figure, path: Path) -> None:
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise target.TargetError(f"--out {path}: {str(error).splitlines()[0]}") from None

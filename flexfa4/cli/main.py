@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,7 +36,13 @@ def main(argv: list[str] | None = None) -> int:
     """The exit status: 0, 1 where a check or the mod failed, 2 for a wrong command line (from argparse)."""
     options = parser().parse_args(argv)
     try:
-        return COMMANDS[options.command](options)
+        status = COMMANDS[options.command](options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # the reader, such as head, has seen enough; Python would complain once more when it closes stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except FlexError as error:
         print(f"flexfa4 {options.command}: {error}", file=sys.stderr)
         return 1

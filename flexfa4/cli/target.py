@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
+import types
 from pathlib import Path
 from types import ModuleType
 from typing import Callable
@@ -62,7 +63,8 @@ def kind_of(mod: Callable, name: str) -> str:
     Raises TargetError for another number, with what a factory's call would look like.
     """
     try:
-        parameters = [p for p in inspect.signature(mod).parameters.values() if p.default is p.empty]
+        function = mod.forward if isinstance(mod, torch.nn.Module) else mod
+        parameters = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
     except (TypeError, ValueError) as error:
         raise TargetError(f"{name}: its arguments cannot be read ({error}); give --kind") from error
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -73,9 +75,12 @@ def kind_of(mod: Callable, name: str) -> str:
     if len(names) == 5:
         return "score"
     example = f"{name}({', '.join(f'{n}=...' for n in names)})"
+    advice = "Where it takes them by * or by defaults, say which it is: --kind mask, score or out."
+    if isinstance(mod, (types.FunctionType, type)):
+        advice = f"If it is a factory that returns a mod, write the call: FILE.py:{example}. {advice}"
     raise TargetError(
-        f"{name} takes ({', '.join(names)}): a mask_mod takes (b, h, q, kv), a score_mod (score, b, h, q, kv), an out_mod "
-        f"(out, lse, b, h, q). If it is a factory that returns a mod, write the call: FILE.py:{example}"
+        f"{name} takes ({', '.join(str(p).partition(':')[0] for p in parameters)}): a mask_mod takes (b, h, q, kv), a score_mod "
+        f"(score, b, h, q, kv), an out_mod (out, lse, b, h, q). {advice}"
     )
 
 

@@ -1,8 +1,14 @@
 """`flexfa4 inspect`: what it prints of a mod, and the wording when the target is no mod."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from flexfa4.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
 
 MODS = """
 import torch
@@ -37,6 +43,21 @@ def four(a, b, c, d):
 def broken():
     return 1 / 0
 
+class Bucketed(torch.nn.Module):
+    def __init__(self, heads):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.zeros(heads, 4))
+
+    def forward(self, score, b, h, q, kv):
+        return score + self.table[h, torch.clamp(q - kv, 0, 3)]
+
+class Banded(torch.nn.Module):
+    def forward(self, b, h, q, kv):
+        return q - kv < 64 * (h + 1)
+
+def any_number(*positions):
+    return positions[2] >= positions[3]
+
 number = 7
 """
 
@@ -69,7 +90,9 @@ def test_mask(inspect, file):
     assert "constant along diagonals" in text
     # 8 tiles of 128: the diagonal, and all of the one below it but for distances over 100
     assert "0 full (0.0%), 15 partial (23.4%), 49 empty (76.6%)" in text
-    assert "sm100, 148 SMs, one head: " in text and "no schedule is under" in text
+    assert "sm100, 148 SMs, one head: " in text and "unit: the time of one full tile" in text
+    # a work tile of two partial tiles: 2.0 + 2 * 1.2; split pieces would each take 2.0 + 0.5 + 1.0 and more
+    assert "the last ends at 4.4 (in natural order at 4.4, no schedule is under 3.5)" in text
 
 
 def test_text_map(inspect):
@@ -102,6 +125,7 @@ def test_picture(inspect, tmp_path, name):
     path = tmp_path / "picture.png"
     status, text, _ = inspect(name, "--q-len", "300", "--out", str(path))
     assert status == 0 and f"Drawn: {path}" in text
+    assert name == "distance" or "in tiles of 2 x 2" in text
     assert (image.imread(path)[..., :3].min(-1) < 0.7).mean() > 0.02
 
 
@@ -112,7 +136,10 @@ def test_picture(inspect, tmp_path, name):
         ("window", "If it is a factory that returns a mod, write the call: FILE.py:window(width=...)"),
         ("four", "four returns a function: it is a factory"),
         ("missing", "name 'missing' is not defined"),
-        ("missing", "it defines branch, broken, causal, distance, four, gate, per_row, window"),
+        ("missing", "it defines Banded, Bucketed, any_number, branch, broken, causal, distance, four, gate, per_row, window"),
+        ("Bucketed", "Bucketed takes (heads)"),
+        ("any_number", "any_number takes (*positions)"),
+        ("any_number", "say which it is: --kind mask, score or out"),
         ("broken()", "broken() fails: ZeroDivisionError: division by zero"),
         ("number", "number is int: expected a function"),
         ("", "expected FILE.py:NAME"),
@@ -142,3 +169,38 @@ def test_file_errors(tmp_path, capsys):
 def test_out_has_no_picture(inspect, tmp_path):
     status, _, error = inspect("gate", "--out", str(tmp_path / "x.png"))
     assert status == 1 and "an out_mod has no picture" in error and not (tmp_path / "x.png").exists()
+
+
+def test_modules(inspect):
+    status, text, error = inspect("Bucketed(4)")
+    assert status == 0 and "Bucketed(4): a score_mod" in text and "wants a gradient" in text, error
+    status, text, _ = inspect("Banded()", "--q-len", "256")
+    assert status == 0 and "Tiles of head 0 alone\n" in text and "Schedule of head 0 alone\n" in text
+    assert "alone" not in inspect("causal")[1]
+    assert inspect("any_number", "--kind", "mask")[0] == 0
+
+
+@pytest.mark.parametrize("path, said", [("absent/x.png", "No such file or directory"),
+                                        ("x.txt", "Format 'txt' is not supported")])
+@pytest.mark.parametrize("name", ["causal", "distance"])
+def test_a_picture_that_cannot_be_written_is_one_line(inspect, tmp_path, name, path, said):
+    pytest.importorskip("matplotlib")
+    status, _, error = inspect(name, "--q-len", "64", "--out", str(tmp_path / path))
+    assert status == 1 and said in error and error.startswith(f"flexfa4 inspect: --out {tmp_path}") and error.count("\n") == 1
+
+
+def test_the_picture_is_called_as_the_target(monkeypatch, inspect, tmp_path):
+    pytest.importorskip("matplotlib")
+    titles = []
+    monkeypatch.setattr("flexfa4.cli.inspect._save", lambda figure, path: titles.append(figure.axes[0].get_title()))
+    for name in ("window(30)", "Banded()", "distance"):
+        inspect(name, "--q-len", "64", "--out", str(tmp_path / "x.png"))
+    assert titles == ["window(30)", "Banded(), head 0", "distance on a score of 0, head 0"]
+
+
+def test_a_reader_that_stops_early_is_no_error(file):
+    writer = subprocess.Popen([sys.executable, "-m", "flexfa4.cli.main", "inspect", f"{file}:causal"], cwd=ROOT,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    writer.stdout.close()
+    assert writer.stderr.read() == b"" and writer.wait() == 0
+    writer.stderr.close()
