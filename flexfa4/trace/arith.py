@@ -6,13 +6,15 @@ such a number in float32).
 """
 from __future__ import annotations
 
+import math
 import numbers
 
 import numpy as np
 import torch
 
 from ..ir import DType, Node, Op, cast, const, node
-from ..tensors import FROM_TORCH
+from ..ir.dtypes import INT_RANGE
+from ..tensors import FROM_TORCH, TO_TORCH
 from .dtypes import HALVES, as_float, default_float, result_dtype
 from .recorder import active, refuse
 from .tracer import Traced
@@ -67,6 +69,20 @@ def as_node(x, dtype: DType, static: bool = False) -> Node:
     return active().literal(x, dtype, static)
 
 
+def converted(value, dtype: DType, what: str):
+    """A Python number as torch stores it in a tensor of a type: rounded toward 0 in integers, refused where it does not fit."""
+    if dtype.is_bool:
+        return bool(value)
+    high = INT_RANGE[dtype][1] if dtype.is_int else torch.finfo(TO_TORCH[dtype]).max
+    fits = -high - (dtype.is_int and dtype is not DType.U8) <= value <= high
+    if not fits and (dtype.is_int or abs(value) < math.inf):
+        raise refuse(f"the number {value} as {what} does not fit {dtype!r}",
+                     "a number of that type" + (", such as float('-inf')" if dtype.is_float else ""))
+    if not dtype.is_int:
+        return value
+    return int(value) % 256 if dtype is DType.U8 else int(value)
+
+
 def emit(op: Op, args: tuple[Node, ...], dtype: DType) -> Traced:
     return Traced(node(op, args, dtype))
 
@@ -83,9 +99,28 @@ def binary(op: Op, a, b, *, static: bool = False, wide: bool = True, allow_bool:
     return emit(op, (as_node(a, dtype), as_node(b, dtype, static and dtype.is_int)), dtype)
 
 
+def _with_scaled(op: Op, a, b, alpha) -> Traced:
+    """a + alpha * b (or a - alpha * b) in the type of torch.result_type(a, b), which alpha must suit."""
+    dtype, alpha = dtype_of(a, b), lift(alpha)
+    if isinstance(alpha, bool) and not dtype.is_bool:
+        raise refuse(f"alpha={alpha} where the result is {dtype!r}", "a number as alpha")
+    if isinstance(alpha, float) and not dtype.is_float:
+        raise refuse(f"alpha={alpha} where the result is {dtype!r}", "a float operand: x.float(), or an integer alpha")
+    if dtype.is_bool:
+        return binary(Op.OR, a, b if alpha else False, allow_bool=True)
+    inner = DType.F32 if dtype in HALVES else dtype
+    product = node(Op.MUL, (as_node(b, inner), as_node(alpha, inner)), inner)
+    return Traced(cast(node(op, (as_node(a, inner), product), inner), dtype))
+
+
+def _is_one(alpha) -> bool:
+    return type(alpha) is int and alpha == 1
+
+
 def add(a, b, *, alpha=1) -> Traced:
-    b = b if isinstance(alpha, Number) and alpha == 1 else mul(b, alpha)
     a, b = lift(a), lift(b)
+    if not _is_one(alpha):
+        return _with_scaled(Op.ADD, a, b, alpha)
     if dtype_of(a, b).is_bool:
         return binary(Op.OR, a, b, allow_bool=True)
     return binary(Op.ADD, a, b)
@@ -96,7 +131,7 @@ def sub(a, b, *, alpha=1) -> Traced:
     for x in (a, b):
         if isinstance(x, bool) or (isinstance(x, Traced) and x.node.dtype.is_bool):
             raise refuse("subtraction with a bool", "x.int() first, or ^ (logical_xor), or ~x")
-    return binary(Op.SUB, a, b if isinstance(alpha, Number) and alpha == 1 else mul(b, alpha))
+    return binary(Op.SUB, a, b) if _is_one(alpha) else _with_scaled(Op.SUB, a, b, alpha)
 
 
 def mul(a, b) -> Traced:
@@ -210,6 +245,9 @@ def clamp(x, min=None, max=None, tie: int = 0) -> Traced:
             raise refuse("clamp of a bool", "x.int() first")
         low = x if min is None else extremum(Op.MAX, x, min)
         return low if max is None else extremum(Op.MIN, low, max)
+    for bound in parts[1:]:
+        if dtype.is_float and not isinstance(bound, Traced):
+            converted(bound, dtype, "a bound of clamp")
     n, attr = as_node(parts[0], dtype), tie if dtype.is_float else None
     if min is not None:
         n = node(Op.MAX, (n, as_node(lift(min), dtype)), dtype, attr)

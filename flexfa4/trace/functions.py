@@ -155,7 +155,7 @@ def _new(value) -> Callable:
 
 
 def _new_tensor(x, data, dtype=None, **kwargs):
-    return arith.constant(data, dtype)
+    return arith.constant(data, dtype or x.dtype)
 
 
 def _getitem(x, index):
@@ -204,7 +204,12 @@ def _stack(tensors, dim=0):
     return Lanes((len(items),), [Traced(arith.as_node(i, dtype)) for i in items])
 
 
-def _embedding(input, weight, *args, **kwargs):
+def _embedding(input, weight, padding_idx=None, max_norm=None, *args, **kwargs):
+    """torch.nn.functional.embedding. torch.embedding has the first two the other way round."""
+    if max_norm is not None:
+        raise refuse("embedding with max_norm (a write to a captured tensor)", "weights that were scaled before the call")
+    if padding_idx is not None and isinstance(weight, torch.Tensor) and weight.requires_grad:
+        raise refuse("embedding with padding_idx, which would keep a gradient from one row", "a where around the lookup")
     return index_view(whole(weight), (input, Ellipsis))
 
 
@@ -227,10 +232,12 @@ def _isin(elements, test_elements, **kwargs):
     return compose.any_lane(METHODS["eq"](elements, _viewed(test_elements)))
 
 
-def _bucketize(input, boundaries, *, right=False, out_int32=False, **kwargs):
-    """How many boundaries lie below the value (at or below it with right=True)."""
-    below = METHODS["le" if right else "lt"](_viewed(boundaries), input)
-    total = compose.sum_lanes(below)
+def _bucketize(input, boundaries, *, right=False, out_int32=False, side=None, sorter=None):
+    """How many boundaries are not at or above the value (with right=True: not above it). A NaN is past all of them."""
+    if sorter is not None:
+        raise refuse("searchsorted with a sorter", "a tensor sorted before the call")
+    above = METHODS["gt" if right or side == "right" else "ge"](_viewed(boundaries), input)
+    total = compose.sum_lanes(METHODS["logical_not"](above))
     return arith.to_dtype(total, torch.int32) if out_int32 else total
 
 
@@ -362,6 +369,8 @@ def _fill_tables() -> dict:
             func = getattr(home, name, None)
             if callable(func) and not isinstance(func, type):
                 table.setdefault(func, handler)
+    table[torch.embedding] = lambda weight, indices, padding_idx=-1, *_, **__: _embedding(
+        indices, weight, padding_idx if padding_idx >= 0 else None)
     return table
 
 

@@ -74,7 +74,7 @@ class Recorder:
             check_range(value, dtype)
         if static or isinstance(value, bool) or (value == 0 and math.copysign(1.0, value) > 0) or value == 1:
             return const(value, dtype)
-        self.literals.append(bool(value) if dtype.is_bool else int(value) if dtype.is_int else float(value))
+        self.literals.append(bool(value) if dtype.is_bool else int(value) if dtype.is_int else _rounded(float(value), dtype))
         self.slots.append(dtype)
         return node(Op.SLOT, (), dtype, len(self.slots) - 1)
 
@@ -105,6 +105,15 @@ class Recorder:
         if n not in self.lines:
             self.lines[n] = _line()
         return n
+
+
+# The least numbers that round to infinity: half a unit of the last place beyond the largest.
+_OVERFLOW = {DType.F16: 65520.0, DType.BF16: 2.0 ** 128 * (1 - 2.0 ** -9), DType.F32: 2.0 ** 128 * (1 - 2.0 ** -25)}
+
+
+def _rounded(value: float, dtype: DType) -> float:
+    """Infinite where the type has no larger number, as torch takes a Python number beside a tensor."""
+    return math.copysign(math.inf, value) if abs(value) >= _OVERFLOW.get(dtype, math.inf) else value
 
 
 def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
