@@ -49,7 +49,7 @@ def report(where: str, kind: str | None, q_len: int, kv_len: int, picture: Path 
         mask = create_block_mask(mod, 1, 1, q_len, kv_len)
         seen = [what for op, what in ((Op.B, "batch entry 0"), (Op.H, "head 0")) if small.graph.uses(op)]
         of = f" of {' and '.join(seen)} alone" if seen else ""
-        parts += [_section(f"Tiles{of}", _tiles(mask)), _section(f"Schedule{of}", _schedule(mask))]
+        parts += [_section(f"Tiles{of}", tiles(mask)), _section(f"Schedule{of}", _schedule(mask))]
     if picture is not None:
         parts.append(f"Drawn: {_draw(bound, mod, name, (q_len, kv_len), picture)}")
     return "\n\n".join(parts)
@@ -75,7 +75,7 @@ def text_map(spans: Spans) -> str:
     return "\n".join("".join(SIGNS[Kind(k)] for k in row) for row in spans.states()[0, 0].tolist())
 
 
-def _tiles(mask: BlockMask) -> str:
+def tiles(mask: BlockMask) -> str:
     q_len, kv_len = mask.shape[2:]
     size = max(16, -(-max(q_len, kv_len) // MAP_COLUMNS))
     drawn = text_map(mask.spans(2 * size, size))

@@ -1,4 +1,4 @@
-"""`flexfa4 demo | inspect FILE.py:NAME | info`."""
+"""`flexfa4 demo | inspect FILE.py:NAME | emulate NAME | info`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,15 @@ def parser() -> argparse.ArgumentParser:
     inspect.add_argument("--q-len", type=int, default=2048, metavar="N", help="query positions (default: 2048)")
     inspect.add_argument("--kv-len", type=int, metavar="N", help="key positions (default: as many as queries)")
     inspect.add_argument("--out", type=Path, metavar="FILE.png", help="also draw the tile map (mask) or the heat map (score)")
+
+    emulate = commands.add_parser("emulate", help="the GPU kernel of a gallery mod, run on this CPU: error, tiles, timeline")
+    emulate.add_argument("name", metavar="NAME", help="of the gallery, such as causal; any other word lists them")
+    emulate.add_argument("--arch", choices=("sm90", "sm100"), default="sm100", help="which kernel (default: sm100)")
+    emulate.add_argument("--seq-len", type=int, default=300, metavar="N", help="key positions (default: 300)")
+    emulate.add_argument("--seed", type=int, default=1, help="of the order in which warps run (default: 1)")
+    emulate.add_argument("--completion", choices=("immediate", "random", "late"), default="random",
+                         help="when asynchronous work finishes (default: random)")
+    emulate.add_argument("--out", type=Path, metavar="FILE.png", help="also draw the timeline (needs matplotlib)")
 
     commands.add_parser("info", help="what can run on this machine, and why not")
     return top
@@ -69,6 +78,18 @@ def run_inspect(options: argparse.Namespace) -> int:
     return 0
 
 
+def run_emulate(options: argparse.Namespace) -> int:
+    from ..emulator import EmulatorError
+    from .emulate import report
+
+    try:
+        print(report(options))
+    except EmulatorError as error:
+        print(f"flexfa4 emulate: the launch was stopped ({error.kind}): {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
 def run_info(options: argparse.Namespace) -> int:
     from .info import report
 
@@ -76,7 +97,7 @@ def run_info(options: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"demo": run_demo, "inspect": run_inspect, "info": run_info}
+COMMANDS = {"demo": run_demo, "inspect": run_inspect, "emulate": run_emulate, "info": run_info}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -30,7 +30,7 @@ CLASSES = (
     ("move", r"mov|ld\.param|prmt"),
     ("integer", r""),
 )
-NAMED = (("special", "special function", 0.03), ("math", "float", 0.1), ("mma", "tensor", 0.0), ("load", "bulk copy", 0.0),
+NAMED = (("special", "special function", 0.03), ("math", "float", 0.03), ("mma", "tensor", 0.0), ("load", "bulk copy", 0.0),
          ("load", "async copy", 0.0), ("copy", "global memory", 0.02))  # name, class, least share of the warp's instructions
 
 

@@ -1,0 +1,33 @@
+"""`flexfa4 emulate`: the kernel of a gallery mod on the CPU, in a process of its own (the compiler reads its environment once)."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flexfa4.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = "import sys; sys.path[:0] = {paths!r}; import conftest; from flexfa4.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+def test_a_name_that_the_gallery_lacks_lists_it(capsys):
+    assert main(["emulate", "nosuch"]) == 1
+    assert "softcap" in capsys.readouterr().err
+
+
+@pytest.mark.compile
+@pytest.mark.emulate
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl")
+def test_it_prints_error_tiles_and_timeline():
+    code = RUN.format(paths=[str(ROOT), str(ROOT / "tests")])
+    done = subprocess.run([sys.executable, "-c", code, "emulate", "causal", "--arch", "sm90", "--seq-len", "200"],
+                          capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-2000:]
+    error = re.search(r"out (\S+) \(largest value (\S+)\), logarithm (\S+)", done.stdout)
+    assert float(error[1]) <= 2.0**-7 * float(error[2]) and float(error[3].rstrip(",")) <= 1e-5
+    assert "reports: none" in done.stdout and "full" in done.stdout and re.search(r"load .*#", done.stdout)
