@@ -26,7 +26,7 @@ def report(options: Namespace) -> str:
     if entry is None:
         raise TargetError(f"{options.name!r} is not in the gallery: {', '.join(sorted(e.name for e in mods.GALLERY))}")
     if find_spec("cutlass") is None:
-        raise UnsupportedError("the kernel is compiled by nvidia-cutlass-dsl, which is not installed: pip install 'flexfa4[cuda]'")
+        raise UnsupportedError("kernels are compiled by nvidia-cutlass-dsl, which is not installed: pip install 'flexfa4[cuda]'")
     example = entry(seq_len=options.seq_len, heads=HEADS, kv_heads=KV_HEADS, batch=1)
     made = {name.removesuffix("_mod"): mod for name, mod in example.make().items() if name.endswith("_mod")}
     arguments, sys.argv = sys.argv, sys.argv[:1]  # the compiler parses the options of the process

@@ -1,4 +1,4 @@
-"""`flexfa4 emulate`: the kernel of a gallery mod on the CPU, in a process of its own (the compiler reads its environment once)."""
+"""`flexfa4 emulate`: the kernel of a gallery mod on the CPU, in a process of its own: the compiler reads its environment once."""
 
 import importlib.util
 import re
