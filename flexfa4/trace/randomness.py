@@ -17,7 +17,8 @@ import torch
 from .codes import reads
 from .guards import home_of
 
-_KINDS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random, torch.Generator)
+# torch's generators are drawn from by torch's functions alone.
+_KINDS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)
 # Each makes a generator, whose numbers no comparison with a former state would show.
 MAKERS = frozenset({"default_rng", "RandomState", "SystemRandom", "Random", "Generator"})
 # Modules, and of some the only functions, whose answers differ from call to call.
@@ -32,6 +33,8 @@ _DEPTH, _ITEMS = 5, 64
 def draws(fn) -> Draws | None:
     """What to ask after a trace of `fn`; None for a function that names no globals or modules and closes over plain values alone,
     as most do: reading the states takes a third of a trace."""
+    if hasattr(fn, "described"):                          # recorded before: it holds no code of the user's
+        return None
     if type(fn) is not types.FunctionType:
         return Draws(fn)
     found = reads(fn.__code__)
@@ -155,7 +158,7 @@ def _state(generator):
         return repr(generator.state)
     if isinstance(generator, np.random.RandomState):
         return _words(generator.get_state())
-    return generator.get_state().tolist() if isinstance(generator, torch.Generator) else generator.getstate()
+    return generator.getstate()
 
 
 def _words(state: tuple) -> tuple:
