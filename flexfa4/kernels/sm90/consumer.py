@@ -22,7 +22,6 @@ from ..walk import PARTIAL, Walk
 from .shapes import GROUP_THREADS, ROW_OFFSETS, as_operand, column_offsets, rows_and_columns
 from .softmax import OnlineSoftmax, scale_rows
 
-
 _CONVERT = {BFloat16: "cvt.rn.bf16x2.f32 {$w0}, {$r0}, {$r1};", Float16: "cvt.rn.f16x2.f32 {$w0}, {$r0}, {$r1};"}
 
 
