@@ -173,3 +173,8 @@ def test_wrong_copy_is_out_of_bounds():
 def test_mistakes_name_themselves(body, error, words):
     with pytest.raises(error, match=words):
         emulator.run(kernel(".param .u32 n", REGS, body), 1, 32, (0,))
+
+
+def test_no_row_of_the_handler_table_is_written_twice():
+    rows = emulator.native.library().emu_table().decode().splitlines()
+    assert len(rows) > 10_000 and len(set(rows)) == len(rows)
