@@ -46,7 +46,8 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     output element at the end. scale: default 1 / sqrt(D).
 
     Returns out [B, Hq, Sq, Dv] in query's dtype; with return_lse also lse [B, Hq, Sq] (natural logarithm, float32, or float64 for
-    float64 inputs); with return_aux the pair (out, AuxOutput). A row that may see no key has out 0 and lse -inf.
+    float64 inputs); with return_aux the pair (out, AuxOutput). A row that may see no key has out 0
+    (before out_mod) and lse -inf.
     kernel_options is accepted for compatibility and ignored with a warning.
 
     debug: after the ordinary call, the mods are called as plain Python on 0-d tensors, once a position; out, lse and gradients

@@ -54,12 +54,13 @@ def dense_mask(mask_mod: Callable, shape: tuple[int, int, int, int], device=None
     return call_mod(mask_mod, (), tuple(torch.arange(n, device=device) for n in shape))
 
 
-def attention(query, key, value, score_mod=None, mask_mod=None, scale=None, out_mod=None):
+def attention(query, key, value, score_mod=None, mask_mod=None, scale=None, out_mod=None, enable_gqa=False):
     """Dense attention in float64; differentiable in everything that requires grad.
 
     query [B, Hq, Sq, D], key [B or 1, Hkv, Skv, D], value [B or 1, Hkv, Skv, Dv]; Hq a multiple of Hkv, query head h reads
     head h // (Hq // Hkv). Returns out [B, Hq, Sq, Dv] and lse [B, Hq, Sq], float64; natural log. A row that may see no key has
-    out 0 and lse -inf. `out_mod(out, lse, b, h, q[, d])` is applied to every element of out at the end; lse stays as it was.
+    out 0 and lse -inf. enable_gqa: accepted as flex_attention's is; heads are grouped in any case.
+    `out_mod(out, lse, b, h, q[, d])` is applied to every element of out at the end; lse stays as it was.
     """
     batch, heads, q_len, dim = query.shape
     group = heads // key.shape[1]

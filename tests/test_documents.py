@@ -1,4 +1,5 @@
 """The documents are true: their Python blocks run, the files they name exist, the listed errors are raised with those words."""
+import inspect
 import re
 from pathlib import Path
 
@@ -6,12 +7,13 @@ import pytest
 import torch
 
 import flexfa4
+from flexfa4 import mods
 from flexfa4.errors import TraceError
 from flexfa4.trace import trace
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-RUN = [ROOT / "README.md", ROOT / "docs" / "writing_mods.md"]
+RUN = [ROOT / "README.md", ROOT / "docs" / "writing_mods.md", ROOT / "docs" / "scheduling.md"]
 
 
 @pytest.mark.parametrize("path", RUN, ids=lambda p: p.name)
@@ -31,6 +33,26 @@ def test_named_files_exist(path):
     named = re.findall(r"`((?:docs|mods|tests|benchmarks|flexfa4|\.ci)/[\w./-]*)`", path.read_text())
     missing = [name for name in named if not (ROOT / name).exists()]
     assert not missing
+
+
+def test_the_gallery_page_lists_every_mod_with_its_arguments():
+    rows = re.findall(r"^\| `(\w+)(\(.*?\))?` \| (\w+) \|", (ROOT / "docs" / "gallery.md").read_text(), re.M)
+    kinds = {"causal_mask": "mask", **{name: kind for name, _, kind in rows}}
+    assert sorted(name for name, *_ in rows) == sorted(set(mods.__all__) - {"GALLERY", "Example"})
+    for name, arguments, _ in rows:
+        assert name == "causal_mask" or arguments == str(inspect.signature(getattr(mods, name)))
+    for kind in ("mask", "score", "out"):
+        assert sum(k == kind for k in kinds.values()) == sum(e.kind == kind for e in mods.GALLERY)
+
+
+def test_the_call_is_described_argument_by_argument():
+    text = (ROOT / "docs" / "writing_mods.md").read_text().split("\n## The call\n")[1].split("\n## ")[0]
+    table = text.split("|---|---|")[1].split("\n\n")[0]
+    described = [name for row in table.strip().splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    signature = inspect.signature(flexfa4.flex_attention)
+    assert sorted(described) == sorted(signature.parameters)
+    for name, p in signature.parameters.items():
+        assert p.default is p.empty or f"{name}={p.default}" in " ".join(text.split())
 
 
 table_2d = torch.zeros(4, 4)

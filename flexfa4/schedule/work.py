@@ -46,8 +46,8 @@ class Work:
     """What is to be scheduled: the spans of a mask, and the batch and heads it is applied to.
 
     row_ptr: int32 [mask_batch * mask_heads * q_tiles + 1]; runs: int32 [n, 3] of (begin, end, kind), ascending and disjoint in
-    a row; row = (mb * mask_heads + mh) * q_tiles + q_tile. A mask batch or head count of 1 is shared by all. Raises ValueError
-    where the counts do not fit.
+    a row; both as numpy arrays or torch tensors on the CPU. row = (mb * mask_heads + mh) * q_tiles + q_tile. A mask batch or head
+    count of 1 is shared by all. Raises ValueError where the counts do not fit.
     """
 
     row_ptr: np.ndarray
@@ -59,6 +59,8 @@ class Work:
     mask_heads: int = 1
 
     def __post_init__(self):
+        for name in ("row_ptr", "runs"):
+            object.__setattr__(self, name, np.asarray(getattr(self, name)))
         rows = len(self.row_ptr) - 1
         if rows % (self.mask_batch * self.mask_heads):
             raise ValueError(f"{rows} rows of spans do not divide by mask batch {self.mask_batch} x heads {self.mask_heads}")

@@ -59,6 +59,11 @@ class Spans(Grid):
     Hm: int = 1
     transposed: bool = False
 
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{n:,} {kind.name.lower()}" for kind, n in self.counts().items())
+        return (f"Spans({self.q_len:,} x {self.kv_len:,} in tiles of {self.q_tile} x {self.kv_tile}, Bm={self.Bm}, Hm={self.Hm}, "
+                f"{counts}; {len(self.compact):,} runs{', transposed' if self.transposed else ''}, {self.device})")
+
     @property
     def runs(self) -> torch.Tensor:
         """int32 [n, 3]."""

@@ -299,3 +299,8 @@ def test_captures_travel_in_one_buffer():
 
 def test_is_a_public_name():
     assert BlockMask.__module__.startswith("flexfa4.sparsity")
+
+
+def test_spans_print_in_one_line():
+    spans = create_block_mask(lambda b, h, q, kv: kv <= q, None, None, 1000, 1000).spans(128, 64)
+    assert repr(spans) == ("Spans(1,000 x 1,000 in tiles of 128 x 64, Bm=1, Hm=1, 56 empty, 16 partial, 56 full; 15 runs, cpu)")
