@@ -1,6 +1,7 @@
 """The table from torch functions and methods to what they record: one row each. A function without a row is refused by name."""
 from __future__ import annotations
 
+import difflib
 from typing import Callable
 
 import torch
@@ -241,6 +242,13 @@ def _bucketize(input, boundaries, *, right=False, out_int32=False, side=None, so
     return arith.to_dtype(total, torch.int32) if out_int32 else total
 
 
+def _size(x, dim=None):
+    if dim is not None and isinstance(x, Traced):
+        raise refuse(f".size({dim}) of an argument: it is a scalar (one number a position), of shape ()",
+                     "the length as a captured number, or the shape of a captured tensor")
+    return x.shape if dim is None else x.shape[dim]
+
+
 def _same(x, *args, **kwargs):
     return x
 
@@ -294,7 +302,7 @@ OTHERS: dict[str, Callable] = {
     "clone": _same, "contiguous": _same, "cpu": _same, "cuda": _same, "requires_grad_": _same, "alias": _same,
     "detach": _detach, "item": _item, "tolist": _item, "numpy": _item, "__bool__": bool, "__int__": int, "__float__": float,
     "__index__": lambda x: x.__index__(),
-    "dim": lambda x: x.ndim, "ndimension": lambda x: x.ndim, "size": lambda x, d=None: x.shape if d is None else x.shape[d],
+    "dim": lambda x: x.ndim, "ndimension": lambda x: x.ndim, "size": _size,
     "numel": lambda x: x.shape.numel(), "nelement": lambda x: x.shape.numel(),
     "is_floating_point": lambda x: x.dtype.is_floating_point,
     "is_complex": lambda x: False, "result_type": lambda a, b: TO_TORCH[arith.dtype_of(lift(a), lift(b))],
@@ -333,9 +341,12 @@ def unknown(shown: str, name: str):
         return refuse_random(name)
     if name in UNSET:
         return refuse_unset(name)
+    if shown.startswith(".") and not hasattr(torch.Tensor, name):
+        near = difflib.get_close_matches(name, [n for n in METHODS if hasattr(torch.Tensor, n)], 1)
+        return refuse(f"there is no method {shown}", f".{near[0]}" if near else "a method of torch.Tensor")
     return refuse(f"{shown} is not supported in a mod",
-                  "it with torch.where, arithmetic and the functions listed in docs/writing_mods.md, or compute it outside "
-                  "and capture the result")
+                  "a composition of torch.where, arithmetic and the functions listed in docs/writing_mods.md, or, outside "
+                  "the mod, compute and capture the result")
 
 
 def dispatch(func, args, kwargs):

@@ -6,7 +6,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from .recorder import Recorder, capture_name, refuse
-from .tracer import METHODS, Symbolic
+from .tracer import METHODS, Symbolic, refuse_contains
 
 RANDOM = frozenset({
     "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "bernoulli", "normal", "multinomial",
@@ -78,6 +78,8 @@ class TracingMode(TorchFunctionMode):
             raise refuse_random(name)
         if name in UNSET:
             raise refuse_unset(name)
+        if name == "__contains__" and isinstance(args[1], Symbolic):
+            raise refuse_contains()
         if name in HOST_READS:
             self._host_read(name, args)
             return func(*args, **kwargs)

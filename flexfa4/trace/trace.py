@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import inspect
+import linecache
 import traceback
 import types
 
@@ -41,6 +42,7 @@ def record(fn, kind: str, score_dtype: DType = DType.F32) -> tuple[BoundGraph, R
     file, line, name = describe(fn, kind)
     if not callable(fn):
         raise TraceError(f"{kind}_mod={fn!r}: expected a function {SIGNATURES[kind]}")
+    _refuse_kind(fn, kind, name, f"{file}:{line}")
     recorder = Recorder(name, kind != "mask")
     drawing = draws(fn)
     with recording(recorder):
@@ -64,6 +66,15 @@ def describe(fn, kind: str) -> tuple[str, int, str]:
     known = getattr(fn, "described", None)
     if isinstance(known, tuple) and len(known) == 3:
         return known
+    if isinstance(fn, type):
+        return (*_place_of_class(fn), fn.__name__)
+    code, inner = code_of(fn, kind)
+    name = getattr(fn, "__name__", None) or getattr(inner, "__qualname__", f"{kind}_mod")
+    return (code.co_filename, code.co_firstlineno, name) if code is not None else ("<built-in>", 0, name)
+
+
+def code_of(fn, kind: str) -> tuple[types.CodeType | None, object]:
+    """The code object that a call of `fn` runs, if it is Python's, and the function that has it."""
     inner = fn
     for _ in range(8):
         if hasattr(inner, "func") and hasattr(inner, "keywords"):
@@ -77,9 +88,28 @@ def describe(fn, kind: str) -> tuple[str, int, str]:
             inner = inner.__wrapped__
         else:
             break
-    code = getattr(inner, "__code__", None)
-    name = getattr(fn, "__name__", None) or getattr(inner, "__qualname__", f"{kind}_mod")
-    return (code.co_filename, code.co_firstlineno, name) if code is not None else ("<built-in>", 0, name)
+    return getattr(inner, "__code__", None), inner
+
+
+def _place_of_class(cls: type) -> tuple[str, int]:
+    try:
+        return inspect.getsourcefile(cls) or "<built-in>", inspect.getsourcelines(cls)[1]
+    except (OSError, TypeError):
+        return "<built-in>", 0
+
+
+def _refuse_kind(fn, kind: str, name: str, where: str) -> None:
+    """Refuses callables whose result is no value: classes, generators and async functions."""
+    if isinstance(fn, type):
+        raise refuse(f"{name} is a class, and calling it would make an object",
+                     f"an instance of it, {kind}_mod={name}(...), whose __call__ is {SIGNATURES[kind]}", where)
+    code = code_of(fn, kind)[0]
+    flags = code.co_flags if code is not None else 0
+    if flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        raise refuse(f"{name} is an async function, and calling it computes nothing", "a plain `def`", where)
+    if flags & inspect.CO_GENERATOR:
+        raise refuse(f"{name} is a generator (it has a `yield`), and calling it computes nothing",
+                     "`return` in place of `yield`", where)
 
 
 def arity(fn, kind: str) -> int:
@@ -152,7 +182,7 @@ def _root(result, kind: str, score_dtype: DType, where: str, name: str) -> Node:
                          "True = attend", advice, where)
         return arith.as_node(value, DType.BOOL)
     if dtype.is_bool:
-        raise refuse(f"{name} is a {kind}_mod and returns a bool where a float is wanted", "it as mask_mod, or "
+        raise refuse(f"{name} is a {kind}_mod and returns a bool where a float is wanted", "the argument mask_mod= for it, or "
                      "torch.where(condition, score, float('-inf'))", where)
     return cast(arith.as_node(value, dtype if isinstance(value, Traced) else score_dtype), score_dtype)
 
@@ -191,6 +221,21 @@ def _user_error(error: Exception, recorder: Recorder, where: str) -> TraceError:
     where = f"{recorder.at[0]}:{recorder.at[1]}" if recorder.at else where
     if "does not support ufuncs" in str(error):
         return refuse(f"{name} calls a numpy function on a traced value", "the torch function of the same name", where)
-    return TraceError(f"{where}: {name} raises {type(error).__name__} while it is traced: {error}. A mod is called once with "
-                      "traced values that stand for all positions. Write instead: torch functions and arithmetic on the "
-                      "arguments, and indices into captured tensors.")
+    path, _, number = where.rpartition(":")
+    if isinstance(error, IndexError) and ".shape[" in linecache.getline(path, int(number)):
+        return refuse(f"{name} asks for a length by .shape[...]: the arguments are scalars (one number a position), of shape ()",
+                      "the length as a captured number, or the shape of a captured tensor", where)
+    said = f"{name} raises {type(error).__name__} while it is traced: {str(error).rstrip('.')}"
+    for kinds, advice in _ADVICE:
+        if isinstance(error, kinds):
+            return refuse(said, advice, where)
+    return refuse(f"{said}. A mod is called once with traced values that stand for all positions",
+                  "torch functions and arithmetic on the arguments, and indices into captured tensors", where)
+
+
+# Errors that have little to do with tracing.
+_ADVICE = (
+    ((NameError, ImportError), "a name that exists where the mod is defined"),
+    (RecursionError, "a loop with a fixed number of rounds: what would end the recursion is not known while the mod is traced"),
+    (AttributeError, "the name of something that exists"),
+)

@@ -33,7 +33,9 @@ class Symbolic:
             raise METHODS["unknown"](f".{name}", name)
         return lambda *args, **kwargs: handler(self, *args, **kwargs)
 
-    __hash__ = object.__hash__
+    def __hash__(self):
+        raise refuse("a traced value as a key of a dict or a member of a set: its number is not known while the mod is traced",
+                     "a look-up in a captured tensor: capture a tensor of the values, t, and write t[i]; torch.isin for a set")
 
     def __bool__(self):
         raise _branch_refusal()
@@ -77,7 +79,7 @@ class Symbolic:
                      "a new value: x = torch.where(condition, new, x)")
 
     def __contains__(self, item):
-        raise refuse("`in` on a traced value", "comparisons joined by |, or torch.isin")
+        raise refuse_contains()
 
     def __divmod__(self, other):
         return METHODS["floor_divide"](self, other), METHODS["remainder"](self, other)
@@ -186,6 +188,11 @@ def _host_refusal(what: str, instead: str):
     return refuse(f"{what} on a traced value: its number is not known while the mod is traced", instead)
 
 
+def refuse_contains():
+    return refuse("`in` on a traced value (it branches on a comparison)",
+                  "torch.isin(x, values), with a captured tensor of the values, or comparisons joined by |")
+
+
 def _source_line() -> str:
     frame = user_frame()
     return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip() if frame is not None else ""
@@ -194,6 +201,8 @@ def _source_line() -> str:
 def _branch_refusal():
     """The wording of `bool(traced)`, by the word on the user's line that asked for it."""
     line = _source_line()
+    if re.search(r"^(?!.*\bfor\b).*\bin\b", line):
+        return refuse_contains()
     for word, what, instead in (
         (r"\bwhile\b", "`while` on a traced value: one kernel runs for all positions, so control flow cannot depend on one",
          "a loop with a fixed number of rounds, and torch.where"),
@@ -205,7 +214,6 @@ def _branch_refusal():
         (r"\band\b|\bor\b", "`and` / `or` on a traced value (Python turns it into a bool)",
          "& / | with each comparison in parentheses: (a < b) & (c < d)"),
         (r"\bnot\b", "`not` on a traced value (Python turns it into a bool)", "~condition"),
-        (r"\bin\b", "`in` on a traced value", "comparisons joined by |, or torch.isin"),
         (r"<.*<|>.*>", "a chained comparison on traced values (it is an `and`)", "(a < b) & (b < c)"),
     ):
         if re.search(word, line):

@@ -1,5 +1,6 @@
 """The wording of every refusal: the user's file and line, the op or capture by name, and what to write instead."""
 import functools
+import linecache
 import math
 import random
 
@@ -67,6 +68,18 @@ def no_return(score, b, h, q, k):
     score * 2
 
 
+def endless(score, b, h, q, k):
+    return endless(score, b, h, q, k)
+
+
+def yields(score, b, h, q, k):
+    yield score
+
+
+async def waits(score, b, h, q, k):
+    return score
+
+
 def column(value):
     return value.expand(3)
 
@@ -111,7 +124,22 @@ SCORE = {
     "out=": (writes_out, ["out=", "write to a captured tensor"]),
     "array write": (lambda s, b, h, q, k: ARRAY.__setitem__(0, 1) or s + ARRAY[q], ["write to a captured array"]),
     "unknown op": (lambda s, b, h, q, k: torch.linalg.norm(s), ["linalg_norm is not supported", "capture the result"]),
-    "unknown method": (lambda s, b, h, q, k: s.frobnicate(), [".frobnicate is not supported"]),
+    "unknown method": (lambda s, b, h, q, k: s.frobnicate(), ["there is no method .frobnicate", "a method of torch.Tensor"]),
+    "typing error": (lambda s, b, h, q, k: s.tanhh(), ["there is no method .tanhh", "Write instead: .tanh."]),
+    "unknown method of torch": (lambda s, b, h, q, k: s.cummax(0),
+                                [".cummax is not supported in a mod", "instead: a composition of"]),
+    "dict": (lambda s, b, h, q, k: s * {0: 1.0}[h], ["key of a dict", "capture a tensor"]),
+    "dict with a default": (lambda s, b, h, q, k: s * {0: 1.0}.get(h, 2.0), ["key of a dict", "capture a tensor"]),
+    "set": (lambda s, b, h, q, k: s * (q in {1, 2}), ["member of a set", "torch.isin"]),
+    "in a tuple": (lambda s, b, h, q, k: s * (q in (1, 2, 3)), ["`in` on a traced value", "torch.isin(x, values)"]),
+    "if in a tuple": (lambda s, b, h, q, k: s if q in (1, 2, 3) else 0 * s, ["`in` on a traced value", "torch.isin(x, values)"]),
+    "in a tensor": (lambda s, b, h, q, k: s * (q in TABLE), ["`in` on a traced value", "torch.isin(x, values)"]),
+    "shape": (lambda s, b, h, q, k: s * s.shape[-1], ["scalars", "of shape ()"]),
+    "size": (lambda s, b, h, q, k: s * s.size(-1), ["scalar", "of shape ()"]),
+    "undefined": (lambda s, b, h, q, k: s * not_there, ["raises NameError", "instead: a name that exists"]),  # noqa: F821
+    "recursion": (endless, ["raises RecursionError", "instead: a loop with a fixed number of rounds"]),
+    "generator": (yields, ["is a generator (it has a `yield`)", "`return`"]),
+    "async": (waits, ["is an async function", "a plain `def`"]),
     "own gradient": (lambda s, b, h, q, k: OwnGradient.apply(s), ["torch.autograd.Function", "plain torch functions"]),
     "detach": (lambda s, b, h, q, k: s.detach(), ["detach() of a traced value"]),
     "float index": (lambda s, b, h, q, k: s + TABLE[b, s], ["torch.float32 index into `TABLE`", "x.long()"]),
@@ -175,6 +203,14 @@ def test_golden_sentence():
     assert refusal(branch, "score") == (
         f"{__file__}:{line}: `if` on a traced value: one kernel runs for all positions, so control flow cannot branch on one. "
         "Write instead: torch.where(condition, a, b), or join conditions with & and |.")
+
+
+@pytest.mark.parametrize("cls", [Noisy, OwnGradient])
+def test_a_class_as_a_mod(cls):
+    message = refusal(cls, "score")
+    file, line = message.split(": ", 1)[0].rsplit(":", 1)
+    assert file == __file__ and f"class {cls.__name__}" in linecache.getline(file, int(line))
+    assert f"{cls.__name__} is a class" in message and f"an instance of it, score_mod={cls.__name__}(...)" in message
 
 
 def test_what_is_no_function_at_all():
