@@ -231,7 +231,7 @@ def packed(lm: LanguageModel, checks: Checks, bar: tqdm) -> str:
 
 def run(checks: Checks) -> str:
     """The whole section; returns its text."""
-    with tqdm(total=14, desc="language model", unit="step") as bar:
+    with tqdm(total=14, desc="language model", unit="step", disable=None) as bar:
         bar.set_postfix_str("loading SmolLM2-135M")
         lm = load()
         bar.update()

@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 import torch
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.colors import ListedColormap, Normalize, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from tqdm import tqdm
@@ -26,28 +26,30 @@ from .tiles import saved
 COLOURS = ("#f4f4f4", "#e69f00", "#0072b2")  # empty, partial, full: Okabe and Ito 2008, safe for colour-blind readers
 MASK_TOKENS, MASK_TILE = 2048, 64
 SCORE_TOKENS = 256
-COLUMNS = 4
 LONG_DOCUMENT, SHORT_DOCUMENT, TOKENS = 20480, 1024, 65536
 HEADS, KV_HEADS = 2, 1
+SPLIT = "#d55e00"  # of the same palette; viridis has no such colour
 
 
-def _grid(panels: int, title: str):
-    """A figure and `panels` axes, COLUMNS in a row; places left over are blank."""
-    rows = -(-panels // COLUMNS)
-    figure = Figure(figsize=(3.1 * COLUMNS, 3.1 * rows + 0.5), dpi=110, layout="constrained")
+def _grid(panels: int, columns: int, title: str):
+    """A figure, `panels` axes, and the axes left over, which are blank."""
+    rows = -(-panels // columns)
+    figure = Figure(figsize=(3.1 * columns, 3.1 * rows + 0.5), dpi=110, layout="constrained")
     figure.suptitle(title, fontsize=13)
-    axes = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for blank in axes[panels:]:
         blank.set_axis_off()
-    return figure, axes[:panels]
+    return figure, axes[:panels], axes[panels:]
 
 
 def masks(path: Path) -> None:
     """The tile map of every mask of the gallery, batch 0 and head 0."""
     examples = [e(seq_len=MASK_TOKENS, heads=4, batch=2) for e in GALLERY if e.kind == "mask"]
-    figure, panels = _grid(
-        len(examples), f"Tiles of {MASK_TILE} x {MASK_TILE} at {MASK_TOKENS:,} tokens: queries down, keys across"
+    figure, panels, _ = _grid(
+        len(examples) + 1, 5, f"Tiles of {MASK_TILE} x {MASK_TILE} at {MASK_TOKENS:,} tokens: queries down, keys across"
     )
+    *panels, key = panels
+    key.set_axis_off()
     for example, axes in zip(examples, panels):
         mask = create_block_mask(example.make()["mask_mod"], example.batch, example.heads, example.q_len, example.kv_len)
         spans = mask.spans(MASK_TILE, MASK_TILE)
@@ -63,7 +65,7 @@ def masks(path: Path) -> None:
         Patch(facecolor=c, edgecolor="#888888", label=name)
         for c, name in zip(COLOURS, ("empty: skipped", "partial: masked", "full"))
     ]
-    figure.legend(handles=labels, loc="outside lower center", ncols=3)
+    key.legend(handles=labels, loc="center", fontsize=12)
     figure.savefig(path)
 
 
@@ -88,8 +90,8 @@ def _score_panel(example: Example) -> tuple[torch.Tensor, str, str]:
 def scores(path: Path) -> None:
     """What every score edit and output hook of the gallery adds or scales, head 0; masked positions are grey."""
     examples = [e(seq_len=SCORE_TOKENS, heads=4, batch=1) for e in GALLERY if e.kind != "mask"]
-    figure, panels = _grid(
-        len(examples), "Score edits on a score of 0 (or along a ramp of scores), and the factor of the output hook"
+    figure, panels, _ = _grid(
+        len(examples), 4, "Score edits on a score of 0 (or along a ramp of scores), and the factor of the output hook"
     )
     for example, axes in zip(examples, panels):
         image, across, down = _score_panel(example)
@@ -110,19 +112,11 @@ def scores(path: Path) -> None:
 
 
 def _bars(axes, timeline: Timeline, split: np.ndarray, title: str, longest: float, end: float) -> None:
-    """One bar a work tile, one line an SM; the colour is its cost, a frame marks a piece of a split row."""
+    """One bar a work tile, one line an SM; the colour is its cost, and SPLIT that of a piece of a split row."""
     cost = timeline.end - timeline.start
     colours = matplotlib.colormaps["viridis"](cost / longest)
+    colours[split] = to_rgba(SPLIT)
     axes.barh(timeline.worker, cost, left=timeline.start, height=1.0, color=colours)
-    axes.barh(
-        timeline.worker[split],
-        cost[split],
-        left=timeline.start[split],
-        height=1.0,
-        color="none",
-        edgecolor="crimson",
-        linewidth=0.5,
-    )
     axes.axvline(timeline.makespan, color="black", linewidth=1)
     axes.set(
         title=f"{title}: done after {timeline.makespan:.0f} tiles",
@@ -151,7 +145,9 @@ def schedule(path: Path) -> None:
     _bars(left, natural, np.zeros(len(costs), bool), "natural order", costs.max(), end)
     _bars(right, made.timeline, made.tiles[:, 5] != UNSPLIT, made.strategy, costs.max(), end)
     shades = ScalarMappable(Normalize(0, costs.max()), "viridis")
-    figure.colorbar(shades, ax=(left, right), label="cost of a work tile; red frame: a row split over its keys", shrink=0.9)
+    figure.colorbar(shades, ax=(left, right), label="cost of a work tile, in full tiles", shrink=0.9)
+    if (made.tiles[:, 5] != UNSPLIT).any():
+        right.legend(handles=[Patch(facecolor=SPLIT, label="a piece of a row that was split over its keys")], loc="lower left")
     figure.savefig(path)
 
 
@@ -165,7 +161,7 @@ PICTURES: tuple[tuple[str, Callable[[Path], None]], ...] = (
 def run(folder: Path) -> str:
     """Draws all of them into `folder`; returns the section's text."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tqdm(PICTURES, desc="pictures", unit="picture") as bar:
+    with tqdm(PICTURES, desc="pictures", unit="picture", disable=None) as bar:
         for name, draw in bar:
             bar.set_postfix_str(name)
             draw(folder / name)

@@ -72,7 +72,7 @@ def packed(tokenizer, model, sentences: list[str]) -> tuple[torch.Tensor, torch.
 
 def run(checks: Checks) -> str:
     """The whole section; returns its text."""
-    with tqdm(total=2 * SENTENCES, desc="sentence encoder", unit="sentence") as bar:
+    with tqdm(total=2 * SENTENCES, desc="sentence encoder", unit="sentence", disable=None) as bar:
         tokenizer, model = load()
         chosen = texts.sentences(SENTENCES)
         began = time.perf_counter()
