@@ -35,6 +35,9 @@ _TRUSTED = ("torch", "math", "cmath", "operator", "builtins", "numpy", "functool
 _PURE = frozenset({"full", "zeros", "ones", "is_tensor", "broadcast_shapes", "promote_types", "can_cast", "get_default_dtype"})
 _CONTEXTS = frozenset({"no_grad", "inference_mode", "enable_grad", "set_grad_enabled", "Generator"})
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# Methods of nn.Module that go through all that it holds.
+_LISTINGS = frozenset({"parameters", "named_parameters", "buffers", "named_buffers", "children", "named_children", "modules",
+                       "named_modules", "state_dict", "_parameters", "_buffers", "_modules", "extra_repr", "apply"})
 # In a class's own dict, but no state that its methods or operators read.
 _STRUCTURE = frozenset({"__module__", "__dict__", "__weakref__", "__doc__", "__qualname__", "__annotations__", "__slots__",
                         "__dataclass_fields__", "__dataclass_params__", "__parameters__", "__orig_bases__", "__hash__",
@@ -286,7 +289,7 @@ class Walk:
                 raise Unversioned(f"torch's {name}")
 
     def _builtin(self, value, at: int) -> None:
-        if value in DYNAMIC_FUNCTIONS:
+        if value in DYNAMIC_FUNCTIONS or isinstance(value, types.MethodWrapperType):
             raise Unversioned(f"the built-in {value.__name__}")
         self._table_or_pure(value)
         home = getattr(value, "__module__", None) or getattr(getattr(value, "__objclass__", None), "__module__", None)
@@ -294,7 +297,9 @@ class Walk:
         if not _trusted(home or "") and not (isinstance(owner, types.ModuleType) and _trusted(owner.__name__)) and (
                 owner is not None or home is not None):
             raise Unversioned(f"the built-in {getattr(value, '__qualname__', value)!s}")
-        self._identity(value, at)
+        if isinstance(value, (types.BuiltinFunctionType, np.ufunc)):
+            return self._identity(value, at)
+        self.guards.append(lambda regs: regs[at] is value)      # part of a built-in class, without weak references
 
     def _type(self, cls: type, at: int) -> None:
         self._identity(cls, at)
@@ -368,7 +373,7 @@ class Walk:
 
     def _methods(self, cls: type, home: int, module: bool) -> None:
         for base in cls.__mro__:
-            if base is object or (_trusted(base.__module__) and base.__module__ != "builtins"):
+            if base in (object, types.SimpleNamespace) or (_trusted(base.__module__) and base.__module__ != "builtins"):
                 continue
             if not _of_python(base):
                 raise Unversioned(f"a {cls.__name__}, which is a {base.__name__}")
@@ -377,6 +382,9 @@ class Walk:
                     raise Unversioned(f"an object of {cls.__name__}, which has {special}")
             if base.__setattr__ is not object.__setattr__ and not module and "__setattr__" in base.__dict__ and not _frozen(base):
                 raise Unversioned(f"an object of {cls.__name__}, which has __setattr__")
+        for base in cls.__mro__:
+            if any(_written(base, name) for name in base.__dict__):
+                self.attributes |= base.__dataclass_fields__.keys()
         specials = _specials(cls) if "__class__" in self.attributes else _specials(cls) - _CREATION
         for name in sorted(self.attributes | specials | ({"forward"} if module else set())):
             raw = _class_attribute(cls, name)
@@ -388,9 +396,12 @@ class Walk:
         if any(value.__dict__.get(h) for h in _HOOKS):
             raise Unversioned("an nn.Module with hooks")
         self.guards.append(lambda regs: not any(map(regs[at].__dict__.get, _HOOKS)))
-        everything = _trusted(type(value).__module__)
+        everything = _trusted(type(value).__module__) or not self.attributes.isdisjoint(_LISTINGS)
         for group in ("_parameters", "_buffers", "_modules"):
             self._absent(self.attributes - value.__dict__[group].keys(), at, lambda v, g=group: v.__dict__[g])
+            if everything:
+                keys = tuple(value.__dict__[group])
+                self.guards.append(lambda regs, g=group, keys=keys: tuple(regs[at].__dict__[g]) == keys)
             for name, item in value.__dict__[group].items():
                 if everything or name in self.attributes:
                     self.visit(item, self.take(at, lambda v, g=group, n=name: v.__dict__[g].get(n, MISSING)))
@@ -418,8 +429,17 @@ def _of_python(cls: type) -> bool:
 
 def _specials(cls: type) -> set[str]:
     """The special methods that a class has from its user's code."""
-    return {name for base in cls.__mro__ if not _trusted(base.__module__) for name in base.__dict__
-            if name.startswith("__") and name.endswith("__")} - _STRUCTURE
+    return {name for base in cls.__mro__ if not _trusted(base.__module__) and base is not types.SimpleNamespace
+            for name in base.__dict__ if name.startswith("__") and name.endswith("__")
+            and not _written(base, name)} - _STRUCTURE
+
+
+def _written(cls: type, name: str) -> bool:
+    """True where `dataclasses` wrote a special method of the class that reads the fields and nothing else."""
+    method = cls.__dict__.get(name)
+    if "__dataclass_fields__" not in cls.__dict__ or name in _CREATION or not isinstance(method, types.FunctionType):
+        return False
+    return method.__code__.co_filename == "<string>" or home_of(method) in ("dataclasses", "reprlib")
 
 
 def _frozen(cls: type) -> bool:

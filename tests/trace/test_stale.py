@@ -1,6 +1,7 @@
 """What a mod reads by roundabout ways: another trace must be made when it has changed, or the mod traced at each call."""
 import collections
 import ctypes
+import dataclasses
 import enum
 import functools
 import math
@@ -125,6 +126,53 @@ def looks_like_math(x):
 @borrowed(torch.nn.functional.relu)
 def looks_like_torch(x):
     return x * GAIN
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+    @property
+    def alpha(self):
+        return self.value * 1.5
+
+
+@dataclasses.dataclass
+class Fields:
+    alpha: float
+    others: list = dataclasses.field(default_factory=list)
+
+
+class Held(torch.nn.Module):
+    def __init__(self, read):
+        super().__init__()
+        self.read, self.weight = read, torch.nn.Parameter(torch.zeros(3))
+
+    def forward(self, score, b, h, q, k):
+        return score * (self.read(self) + 1.5)
+
+
+LISTINGS = {
+    "parameters": lambda m: len(list(m.parameters())), "named_parameters": lambda m: len(dict(m.named_parameters())),
+    "state_dict": lambda m: len(m.state_dict()),
+}
+
+
+@pytest.mark.parametrize("name", LISTINGS)
+def test_what_a_module_holds(name):
+    module = Held(LISTINGS[name])
+    follows(module, lambda: setattr(module, "more", torch.nn.Parameter(torch.zeros(3))))
+
+
+def test_the_length_of_a_list_of_parameters():
+    weights = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(3))])
+    follows(lambda score, b, h, q, k: score * (len(weights) + 1.5), lambda: weights.append(torch.nn.Parameter(torch.zeros(3))))
+
+
+@pytest.mark.parametrize("read", [lambda f: f.alpha, lambda f: float(repr(f).split("=")[1].split(",")[0]),
+                                  lambda f: dataclasses.asdict(f)["alpha"], lambda f: 2.5 if f == Fields(2.5) else 3.5])
+def test_fields_of_a_dataclass(read):
+    fields = Fields(2.5)
+    follows(lambda score, b, h, q, k: score * read(fields), lambda: setattr(fields, "alpha", 3.5))
 
 
 def follows(mod, change):
@@ -310,6 +358,9 @@ def test_versions_are_still_told_for_plain_ways():
         return score * getattr(cfg, "alpha") * getattr(cfg, "beta", 1.5) * table["a"] * Mode.NEAR.value + weight[h] * math.pi
 
     assert bind(mod, "score") is bind(mod, "score")
+    for kept in (Fields(2.5), types.SimpleNamespace(alpha=2.5), Level.HIGH):
+        plain = lambda score, b, h, q, k: score * kept.alpha  # noqa: B023, E731
+        assert bind(plain, "score") is bind(plain, "score"), kept
     norm = torch.nn.Sequential(torch.nn.LeakyReLU(0.25), torch.nn.Tanh())
     over = lambda score, b, h, q, k: norm(score) + Pair(2.0).one  # noqa: E731
     assert bind(over, "score") is bind(over, "score")
