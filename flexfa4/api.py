@@ -3,21 +3,20 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import replace
 from typing import Any, Callable, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as torch_flex
 
-from flexfa4.engines.tiled.tiles import KV_TILE, finer_tile, query_tile
+from flexfa4.engines.tiled.tiles import KV_TILE, query_tile
 from flexfa4.errors import ShapeError, UnsupportedError
 from flexfa4.ir import DType, Op
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import Plan
 from flexfa4.runtime import Attention, attention, compiled, engine, transforms
-from flexfa4.runtime.programs import Layout
-from flexfa4.sparsity import BlockMask, and_masks
+from flexfa4.runtime.programs import Layout, fitted
+from flexfa4.sparsity import BlockMask, Spans, and_masks
 from flexfa4.trace import bind
 
 from . import debug as interpreted
@@ -92,11 +91,10 @@ def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) 
     layout = _layout(mask, query, key, plan)
     spans = None
     if block_mask is not None and _has_data(query) and not transforms.active():
-        spans = block_mask.kept_spans(layout.q_tile, layout.kv_tile, device="cpu")
-        finer = finer_tile(layout.q_tile, spans.mean_keys, query.shape[0] * query.shape[1])
-        if plan is None and finer != layout.q_tile:
-            layout = replace(layout, q_tile=finer)
-            spans = block_mask.kept_spans(layout.q_tile, layout.kv_tile, device="cpu")
+        def spans_at(layout: Layout) -> Spans:
+            return block_mask.kept_spans(layout.q_tile, layout.kv_tile, device="cpu")
+
+        layout, spans = fitted(layout, query.shape[0] * query.shape[1], spans_at) if plan is None else (layout, spans_at(layout))
     return Attention(score, mask, hook, layout, spans, scale, plan)
 
 

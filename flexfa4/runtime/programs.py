@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Sequence
+from typing import Callable, Sequence
 
+from flexfa4.engines.tiled.tiles import finer_tile
 from flexfa4.ir import Graph, Op
 from flexfa4.ir.bound import BoundGraph, Origin
 from flexfa4.ir.text import parse, show
+from flexfa4.sparsity import Spans
 
 KINDS = ("score", "mask", "out")
 
@@ -29,6 +31,17 @@ class Layout:
     kv_tile: int
     batches: int
     heads: int
+
+
+def fitted(layout: Layout, heads: int, spans_at: Callable[[Layout], Spans]) -> tuple[Layout, Spans]:
+    """What the tiled engine takes for `heads` heads (of all batches): the layout, with finer query tiles where rows turn out
+    short, and its spans."""
+    spans = spans_at(layout)
+    tile = finer_tile(layout.q_tile, spans.mean_keys, heads)
+    if tile == layout.q_tile:
+        return layout, spans
+    finer = replace(layout, q_tile=tile)
+    return finer, spans_at(finer)
 
 
 @dataclass(frozen=True)

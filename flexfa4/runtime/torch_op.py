@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from flexfa4.engines import tiled
-from flexfa4.engines.tiled.tiles import finer_tile
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import Plan
 from flexfa4.sparsity import Spans
 
 from . import engine, transforms
 from .lists import Lists, dense_lists, lists_of
-from .programs import Layout, Programs, decode, encode
+from .programs import Layout, decode, encode, fitted
 from .spans_cache import spans_of
 
 LIBRARY = torch.library.Library("flexfa4", "DEF")
@@ -57,7 +56,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tup
         return engine.kernels().forward(call.plan, (query, key, value), call.scale, (call.score, call.mask, call.out), lists)
     literals = [x for b in bound for x in b.literals]
     programs = encode(call.score, call.mask, call.out, call.layout)
-    spans = [] if call.spans is None else [call.spans.row_ptr, call.spans.runs]
+    spans = _flat(call.spans)
     if transforms.active():
         form = transforms.Call(len(captures), tuple(literals), programs, call.scale)
         return transforms.attention(query, key, value, [*captures, *spans], form)[:2]
@@ -81,17 +80,18 @@ def _lists(plan: Plan, mask: BoundGraph | None, layout: Layout | None, spans: Sp
     return lists_of(spans, plan, query, key)
 
 
-def _mask(programs: Programs, bound: BoundGraph | None, spans: list[Tensor], q: Tensor, k: Tensor) -> tiled.Mask | None:
-    layout = programs.layout
+def _flat(spans: Spans | None) -> list[Tensor]:
+    """Spans as the op takes them: [] where they are to be built."""
+    return [] if spans is None else [spans.row_ptr, spans.runs]
+
+
+def _mask(layout: Layout | None, bound: BoundGraph | None, spans: list[Tensor], q: Tensor, k: Tensor) -> tiled.Mask | None:
+    """What the tiled engine needs of a mask; its spans are built where there are none."""
     if layout is None:
         return None
     if not spans:
-        found = spans_of(bound, layout, q.shape[2], k.shape[2])
-        finer = finer_tile(layout.q_tile, found.mean_keys, q.shape[0] * q.shape[1])
-        if finer != layout.q_tile:
-            layout = replace(layout, q_tile=finer)
-            found = spans_of(bound, layout, q.shape[2], k.shape[2])
-        spans = [found.row_ptr, found.runs]
+        layout, found = fitted(layout, q.shape[0] * q.shape[1], lambda at: spans_of(bound, at, q.shape[2], k.shape[2]))
+        spans = _flat(found)
     return tiled.Mask(*spans, layout.q_tile, layout.kv_tile, layout.batches, layout.heads, bound)
 
 
@@ -100,7 +100,7 @@ def _attention(query, key, value, captures, spans, literals, programs, scale):
     score, mask, out_mod = decoded.bind(captures, literals)
     plain, lse = _by_kernel((query, key, value), scale, score, mask, decoded.layout)
     if plain is None:
-        plain, lse = tiled.forward(query, key, value, scale, score, _mask(decoded, mask, spans, query, key))
+        plain, lse = tiled.forward(query, key, value, scale, score, _mask(decoded.layout, mask, spans, query, key))
     if out_mod is None:
         return plain, lse, plain.new_empty(0)
     with torch.no_grad():
@@ -137,7 +137,7 @@ def _attention_backward(inputs, saved, d_out, d_lse, captures, spans, literals, 
             found.update((i + first, g) for i, g in grads.items())
         count = len(score.tensors) if score is not None else 0
         asked = frozenset(i for i in wanted if i < count)
-        tiles = _mask(decoded, mask, spans, *inputs[:2])
+        tiles = _mask(decoded.layout, mask, spans, *inputs[:2])
         grads = tiled.backward(*inputs, (plain, lse), (d_out, d_lse), scale, score, tiles, asked)
         found.update(grads.captures)
         # A mask is piecewise constant in its captures: their gradient is 0.
@@ -199,10 +199,7 @@ def _outside_autocast(implementation):
 
 @_outside_autocast
 def _by_tiles(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tuple[Tensor, Tensor]:
-    mask, layout = None, call.layout
-    if layout is not None:
-        spans = spans_of(call.mask, layout, query.shape[2], key.shape[2]) if call.spans is None else call.spans
-        mask = tiled.Mask(spans.row_ptr, spans.runs, layout.q_tile, layout.kv_tile, layout.batches, layout.heads, call.mask)
+    mask = _mask(call.layout, call.mask, _flat(call.spans), query, key)
     out, lse = tiled.forward(query, key, value, call.scale, call.score, mask)
     return (out if call.out is None else tiled.out_hook.apply(call.out, out, lse)), lse
 

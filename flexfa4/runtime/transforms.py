@@ -6,7 +6,7 @@ active the op is called through the Functions below, which add nothing to it.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -83,7 +83,7 @@ class Forward(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(query, key, value, plain if hooked else out, lse, *more)
         wanted = tuple(i for i, t in enumerate(more[:call.captures]) if t.requires_grad)
-        ctx.call = Call(call.captures, call.literals, call.programs, call.scale, wanted)
+        ctx.call = replace(call, wanted=wanted)
 
     @staticmethod
     def backward(ctx, d_out, d_lse, d_plain):
