@@ -19,7 +19,7 @@ from .captures import CaptureGradients
 from .hiding import clear, hide
 from .problem import LN_2, LOG2_E, Chunk, Mask, Problem, QueryTile
 from .scratch import Scratch
-from .unruly import tame
+from .unruly import holds_unruly, largest_product, readable, tamed
 
 # Takes the place of the lse of a row that saw no key: exp(S - 1e30) is 0 for any score.
 UNSEEN = 1e30
@@ -73,10 +73,11 @@ class _Backward:
         # Keys last: Q^T dS has its long side along memory, dS^T Q would not, and is a quarter slower.
         self.dk, self.dv = torch.zeros_like(p.k.mT).contiguous(), torch.zeros_like(p.v.mT).contiguous()
         self.scratch = Scratch(p.dtype, p.device)
-        masked = p.mask is not None and p.mask.bound is not None
-        # Of hidden lanes the products with dS are 0 * (k or q), and dS itself is 0 * (dO V^T - delta).
-        self.finite_k, self.finite_q = (tame(t) if masked else t for t in (p.k, p.q))
-        self.clears = masked and _may_overflow(self.d_out, p.v)
+        # Of hidden lanes the products with dS are 0 * (k or q), and dS itself is 0 * (dO V^T - delta). Small scores are of finite
+        # q and k.
+        doubtful = p.hides and not p.small
+        self.finite_k, self.finite_q = (tamed(t) if doubtful and holds_unruly(t) else t for t in (p.k, p.q))
+        self.clears = p.hides and _may_overflow(self.d_out, p.v)
         self.captures, self.roots, self.slope = None, (), None
         if p.score is not None:
             found = adjoints(p.score.graph)
@@ -150,12 +151,7 @@ class _Backward:
 
 def _may_overflow(d_out: torch.Tensor, values: torch.Tensor) -> bool:
     """True if dO . V may leave float32, or is not known to be finite."""
-    if d_out.is_cuda and torch.cuda.is_current_stream_capturing():
-        return True
-    if not d_out.numel() or not values.numel():
-        return False
-    longest = [torch.linalg.vector_norm(t, dim=-1, dtype=values.dtype).amax().item() for t in (d_out, values)]
-    return not longest[0] * longest[1] < 1e30
+    return not (readable(d_out) and largest_product(d_out, values, values.dtype) < 1e30)
 
 
 def _is_one(n: Node) -> bool:

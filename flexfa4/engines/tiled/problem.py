@@ -15,8 +15,8 @@ from flexfa4.ir.bound import BoundGraph
 
 from .hiding import Hidden, Lanes
 from .lookups import evaluate_visible, proven_safe
-from .unruly import Marks, holds_unruly, tame
 from .tiles import BLOCK_ELEMENTS, KV_TILE, Block, Segment, query_tile, row_blocks
+from .unruly import Marks, holds_unruly, largest_product, tamed
 
 LOG2_E = math.log2(math.e)
 LN_2 = math.log(2.0)
@@ -110,12 +110,11 @@ class Problem:
         self.q = self.grouped(q)
         self.k, self.v = (t.detach().to(self.dtype).contiguous() for t in (k, v))
         self.marks = None                       # of inf and NaN among the values, which are 0 in `v` then
-        if mask is not None and mask.bound is not None and holds_unruly(self.v):
-            self.marks, self.v = Marks(self.v), tame(self.v)
+        if self.hides and holds_unruly(self.v):
+            self.marks, self.v = Marks(self.v), tamed(self.v)
         self.kv_index = torch.arange(self.kv_len, device=self.device)
         self.q_tile = mask.q_tile if mask is not None else query_tile(self.q_len, self.group)
-        bound = None if mask is None else mask.bound
-        self._relative = bound is not None and is_relative(bound.graph) and small_literals(bound.literals)
+        self._relative = self.hides and is_relative(mask.bound.graph) and small_literals(mask.bound.literals)
         self._by_distance: dict[tuple[int, int, int, int], Lanes] = {}
 
     def grouped(self, t: torch.Tensor) -> torch.Tensor:
@@ -146,8 +145,12 @@ class Problem:
         holds inf or NaN, and off the CPU, where asking would wait for the device."""
         if self.score is not None or self.device.type != "cpu" or self.q_len < SHORT:
             return False
-        longest = [torch.linalg.vector_norm(t, dim=-1, dtype=self.dtype).amax().item() for t in (self.q, self.k)]
-        return longest[0] * longest[1] * abs(self.folded) <= 64
+        return largest_product(self.q, self.k, self.dtype) * abs(self.folded) <= 64
+
+    @property
+    def hides(self) -> bool:
+        """True where a mask may hide single lanes of a tile."""
+        return self.mask is not None and self.mask.bound is not None
 
     @property
     def per_head(self) -> bool:

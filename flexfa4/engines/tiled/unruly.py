@@ -8,17 +8,25 @@ from typing import Callable
 import torch
 
 
+def readable(t: torch.Tensor) -> bool:
+    """False where nothing of `t` can be read back: on the meta device, and while a CUDA graph is captured."""
+    return not (t.is_meta or t.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
 def holds_unruly(t: torch.Tensor) -> bool:
-    """True if `t` holds inf or NaN, and perhaps where its sum overflows. Not asked while a CUDA graph is captured, when nothing
-    can be read back: False."""
-    if t.device.type == "meta" or (t.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return False
-    return not math.isfinite(t.sum().item())
+    """True if `t` holds inf or NaN, and perhaps where its sum overflows; False where it cannot be read."""
+    return readable(t) and not math.isfinite(t.sum().item())
 
 
-def tame(t: torch.Tensor) -> torch.Tensor:
-    """`t` with 0 for inf and NaN; `t` itself where it has none."""
-    return torch.nan_to_num(t, 0.0, 0.0, 0.0) if holds_unruly(t) else t
+def tamed(t: torch.Tensor) -> torch.Tensor:
+    """`t` with 0 for inf and NaN."""
+    return torch.nan_to_num(t, 0.0, 0.0, 0.0)
+
+
+def largest_product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> float:
+    """A bound on |x . y| for rows x of a and y of b, by their lengths; inf or NaN where one holds such. Waits for the device."""
+    lengths = [torch.linalg.vector_norm(t, dim=-1, dtype=dtype).amax().item() if t.numel() else 0.0 for t in (a, b)]
+    return lengths[0] * lengths[1]
 
 
 class Marks:
