@@ -83,6 +83,11 @@ class Refiner:
             empty, full = empty & negate(found.poison), full & negate(found.poison)
         return np.broadcast_to(empty, shape), np.broadcast_to(full, shape), found.poison
 
+    def _settled(self, cells: Cells, undecided: np.ndarray, poison, shape: tuple[int, ...]) -> np.ndarray:
+        """The kinds, uint8, of cells that `_judge` left open: those at flat places `undecided` of its result's `shape`."""
+        bad = poison if poison is False else np.broadcast_to(poison, shape).reshape(-1)[undecided]
+        return self.settler.kinds(cells, bad)
+
     def breaks(self) -> tuple[np.ndarray, np.ndarray]:
         """Positions along queries and keys at which the mask takes a new form."""
         return self.analysis.breaks(Op.Q), self.analysis.breaks(Op.KV)
@@ -108,8 +113,7 @@ class Refiner:
         if undecided.size:
             row, rest = np.divmod(undecided, t.q_tiles * t.kv_tiles)
             i, j = np.divmod(rest, t.kv_tiles)
-            bad = poison if poison is False else np.broadcast_to(poison, states.shape).reshape(-1)[undecided]
-            states.reshape(-1)[undecided] = self.settler.kinds(tile_cells(t, row, i, j, 1), bad)
+            states.reshape(-1)[undecided] = self._settled(tile_cells(t, row, i, j, 1), undecided, poison, shape)
         return spans_from_states(states.reshape(t.Bm, t.Hm, t.q_tiles, t.kv_tiles), t, transposed)
 
     def _refine(self, transposed: bool) -> Spans:
@@ -145,8 +149,7 @@ class Refiner:
             return None
         row, i, j = row[undecided], i[undecided], j[undecided]
         if size == 1:
-            bad = poison if poison is False else np.broadcast_to(poison, (len(cells),))[undecided]
-            kind = self.settler.kinds(cells.take(undecided), bad)
+            kind = self._settled(cells.take(undecided), undecided, poison, (len(cells),))
             for k in (Kind.PARTIAL, Kind.FULL):
                 here = kind == k
                 self._emit(segments, row[here], i[here], j[here], 1, k, transposed)
@@ -190,6 +193,5 @@ class Refiner:
             kinds[first:first + _BATCH] = np.multiply(full, np.uint8(Kind.FULL), dtype=np.uint8)
             undecided = np.flatnonzero(~(empty | full))
             if undecided.size:
-                bad = poison if poison is False else np.broadcast_to(poison, (len(part),))[undecided]
-                kinds[first + undecided] = self.settler.kinds(part.take(undecided), bad)
+                kinds[first + undecided] = self._settled(part.take(undecided), undecided, poison, (len(part),))
         return kinds
