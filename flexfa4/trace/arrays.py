@@ -11,6 +11,7 @@ import types
 import numpy as np
 import torch
 
+from .codes import is_empty
 from .lanes import whole
 from .recorder import active, capture_name, refuse
 from .tracer import Symbolic
@@ -111,7 +112,7 @@ class _Adoption:
     def _function(self, fn: types.FunctionType, depth: int):
         if _foreign(fn) and not fn.__closure__:
             return None
-        cells = [None if _empty(c) else self.of(c.cell_contents, depth) for c in fn.__closure__ or ()]
+        cells = [None if is_empty(c) else self.of(c.cell_contents, depth) for c in fn.__closure__ or ()]
         defaults, keywords = self.of(fn.__defaults__, depth), self.of(fn.__kwdefaults__, depth)
         named = self._globals(fn, depth)
         if not named and defaults is None and keywords is None and all(c is None for c in cells):
@@ -184,14 +185,6 @@ class _Adoption:
 
 def _foreign(value) -> bool:
     return (value.__module__ or "").split(".", 1)[0] in _FOREIGN
-
-
-def _empty(cell) -> bool:
-    try:
-        cell.cell_contents
-    except ValueError:
-        return True
-    return False
 
 
 def _filled(descriptor, value) -> bool:

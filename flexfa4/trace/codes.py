@@ -49,6 +49,15 @@ def reads(code: types.CodeType) -> Reads:
     return result
 
 
+def is_empty(cell: types.CellType) -> bool:
+    """True for a variable that a function closes over and that has no value yet."""
+    try:
+        cell.cell_contents
+    except ValueError:
+        return True
+    return False
+
+
 def _analyse(code: types.CodeType) -> Reads:
     names: dict[str, None] = {}
     attributes, imports, dynamic = set(), set(), False

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from ..tensors import tensor_state
-from .codes import DYNAMIC_FUNCTIONS, reads
+from .codes import DYNAMIC_FUNCTIONS, is_empty, reads
 from .functions import FUNCTIONS
 
 MISSING = object()
@@ -207,11 +207,9 @@ class Walk:
         for attribute, value in () if plain else (("__defaults__", fn.__defaults__), ("__kwdefaults__", fn.__kwdefaults__)):
             self.visit(value, self.take(at, lambda v, a=attribute: getattr(v, a)))
         for i, cell in enumerate(fn.__closure__ or ()):
-            try:
-                content = cell.cell_contents
-            except ValueError:
-                raise Unversioned("an empty closure cell") from None
-            self.visit(content, self.take(at, lambda v, i=i: v.__closure__[i].cell_contents))
+            if is_empty(cell):
+                raise Unversioned("an empty closure cell")
+            self.visit(cell.cell_contents, self.take(at, lambda v, i=i: v.__closure__[i].cell_contents))
         for name in sorted(self.attributes & fn.__dict__.keys()):
             self.visit(fn.__dict__[name], self.take(at, lambda v, n=name: v.__dict__.get(n, MISSING)))
         if _trusted(home_of(fn)):

@@ -14,7 +14,7 @@ import types
 import numpy as np
 import torch
 
-from .codes import reads
+from .codes import is_empty, reads
 from .guards import home_of
 
 # torch's generators are drawn from by torch's functions alone.
@@ -38,7 +38,7 @@ def draws(fn) -> Draws | None:
     if type(fn) is not types.FunctionType:
         return Draws(fn)
     found = reads(fn.__code__)
-    cells = [None if _empty(c) else c.cell_contents for c in fn.__closure__ or ()]
+    cells = [None if is_empty(c) else c.cell_contents for c in fn.__closure__ or ()]
     values = (*cells, *(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values())
     plain = not (found.names or found.imports or found.dynamic) and all(isinstance(x, _PLAIN) for x in values)
     return None if plain else Draws(fn)
@@ -108,7 +108,7 @@ class Draws:
         for name in found.imports:
             if isinstance(module := sys.modules.get(name), types.ModuleType):
                 self._note_module(module, found.attributes)
-        yield from (c.cell_contents for c in fn.__closure__ or () if not _empty(c))
+        yield from (c.cell_contents for c in fn.__closure__ or () if not is_empty(c))
         yield from (*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values())
         for name in found.names:
             value = fn.__globals__.get(name)
@@ -130,14 +130,6 @@ class Draws:
         known = STATELESS.get(module, frozenset())
         if known is None or function in known:
             self._sources.add(f"{module}.{function}")
-
-
-def _empty(cell) -> bool:
-    try:
-        cell.cell_contents
-    except ValueError:
-        return True
-    return False
 
 
 # The generators that belong to modules, as `_states` begins.
