@@ -13,6 +13,7 @@ from cutlass import Float32
 
 from flexfa4.emit.emitter import Emitter, Scope
 from flexfa4.facts.affine import affine_forms
+from flexfa4.facts.axes import axes
 from flexfa4.ir import DType, Node, Op
 
 # An inner integer within this many bits is the same number in 32 and 64 bits, and does not wrap on the way.
@@ -51,19 +52,11 @@ def affine_terms(emitter: Emitter) -> tuple[Term, ...]:
 
 def _is_small(emitter: Emitter, n: Node) -> bool:
     """Whether the integer below a float affine node stays within `_SAFE_BITS`."""
+    on = axes(n)
     while n.op is not Op.CAST:
-        n = next(a for a in n.args if Op.KV in _leaves(a))
+        n = next(a for a in n.args if Op.KV in on[a])
     low, high = emitter.ranges[n.args[0]]
     return -(1 << _SAFE_BITS) < low and high < 1 << _SAFE_BITS
-
-
-def _leaves(n: Node) -> set[Op]:
-    found, stack = set(), [n]
-    while stack:
-        current = stack.pop()
-        found.add(current.op)
-        stack.extend(current.args)
-    return found
 
 
 class Walker:

@@ -122,33 +122,20 @@ class Correction(Fixed):
         row = i * self.ctx.tiles.q_tile + self.thread
         load, blocks = self.o_blocks(i, tcgen05.Ld32x32bOp)
         for block in cutlass.range_constexpr(len(blocks)):
-            r_o = cute.make_rmem_tensor((COLUMNS,), Float32)
-            r_o.fill(0.0)
-            if any_tile:
-                loaded = self.load_o(load, blocks[block])
-                scale_in_place(loaded, factor)
-                for j in cutlass.range_constexpr(COLUMNS):
-                    r_o[j] = loaded[j]
+            r_o = self.scaled_o(load, blocks[block], any_tile, factor)
             for j in cutlass.range_constexpr(COLUMNS):
                 if block * COLUMNS + j < values.shape[2]:
-                    values[part, row, block * COLUMNS + j] = r_o[j]
+                    values[part, row, block * COLUMNS + j] = r_o[0, j]
         lses[part, row] = lse
 
     @cute.jit
     def write_out(self, i: Int32, any_tile, factor: Float32, rows: RowHooks, lse: Float32):
-        """O * factor through the output graph and rounded, to shared memory. What lies in tensor memory is used only where a
-        product has written it."""
+        """O * factor through the output graph and rounded, to shared memory."""
         ctx = self.ctx
         load, blocks = self.o_blocks(i, tcgen05.Ld32x32bOp)
         targets = cute.flat_divide(ctx.out.smem[None, None, i], (ctx.tiles.q_tile, COLUMNS))
         for block in cutlass.range_constexpr(len(blocks)):
-            r_o = cute.make_rmem_tensor((1, COLUMNS), Float32)
-            r_o.fill(0.0)
-            if any_tile:
-                loaded = self.load_o(load, blocks[block])
-                scale_in_place(loaded, factor)
-                for j in cutlass.range_constexpr(COLUMNS):
-                    r_o[j] = loaded[j]
+            r_o = self.scaled_o(load, blocks[block], any_tile, factor)
             rows.out(r_o, [Int32(block * COLUMNS + j) for j in range(COLUMNS)], [lse])
             r_out = cute.make_rmem_tensor((COLUMNS,), ctx.shapes.dtype)
             r_out.store(cute.make_tensor(r_o.iterator, cute.make_layout(COLUMNS)).load().to(ctx.shapes.dtype))
@@ -160,6 +147,19 @@ class Correction(Fixed):
         views = [blocks[None, None, 0, block] for block in range(self.ctx.tiles.head_dim_v // COLUMNS)]
         atom = cute.make_copy_atom(operation(tcgen05.Repetition(COLUMNS)), Float32)
         return tcgen05.make_tmem_copy(atom, views[0]).get_slice(self.thread), views
+
+    @cute.jit
+    def scaled_o(self, load, block: cute.Tensor, any_tile, factor: Float32):
+        """O * factor of a block of columns, [1, COLUMNS]. What lies in tensor memory is used only where a product has written
+        it."""
+        r_o = cute.make_rmem_tensor((1, COLUMNS), Float32)
+        r_o.fill(0.0)
+        if any_tile:
+            loaded = self.load_o(load, block)
+            scale_in_place(loaded, factor)
+            for j in cutlass.range_constexpr(COLUMNS):
+                r_o[j] = loaded[j]
+        return r_o
 
     def load_o(self, load, block: cute.Tensor) -> cute.Tensor:
         r_o = cute.make_rmem_tensor(load.partition_D(cute.make_identity_tensor(block.shape)).shape, Float32)

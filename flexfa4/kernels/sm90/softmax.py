@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import operator
 
 import cutlass.cute as cute
 from cutlass import Boolean, Float32
@@ -55,7 +56,8 @@ class OnlineSoftmax(Fixed):
         return cute.arch.vote_any_sync(moved), factors
 
     def _tile_maximum(self, scores: cute.Tensor, i: int) -> Float32:
-        return _across_quad(_maximum([scores[i, j] for j in range(cute.size(scores, mode=[1]))]), cute.arch.fmax)
+        row = [scores[i, j] for j in range(cute.size(scores, mode=[1]))]
+        return _across_quad(_reduced(row, cute.arch.fmax), cute.arch.fmax)
 
     def _exponentials(self, scores: cute.Tensor, i: int) -> Float32:
         """In place; returns this thread's sum."""
@@ -64,13 +66,13 @@ class OnlineSoftmax(Fixed):
         columns = cute.size(scores, mode=[1])
         for j in range(columns):
             scores[i, j] = cute.math.exp2(scores[i, j] * self.scale - base, fastmath=True)
-        return _sum([scores[i, j] for j in range(columns)])
+        return _reduced([scores[i, j] for j in range(columns)], operator.add)
 
     def finish(self) -> tuple[list[Float32], list[Float32]]:
         """(what O is to be multiplied by, natural-log LSE) of each row; 0 and -inf for a row without keys."""
         inverses, lses = [], []
         for i in range(ROWS):
-            total = _across_quad(self.row_sum[i], lambda a, b: a + b)
+            total = _across_quad(self.row_sum[i], operator.add)
             empty = total == 0.0
             inverses.append(select(empty, Float32(0.0), cute.arch.rcp_approx(total), Float32))
             lse = (self.row_max[i] * self.scale + cute.math.log2(total, fastmath=True)) * LN_2
@@ -78,17 +80,10 @@ class OnlineSoftmax(Fixed):
         return inverses, lses
 
 
-def _maximum(values: list[Float32]) -> Float32:
+def _reduced(values: list[Float32], combine) -> Float32:
     """A tree: chains of depth log n."""
     while len(values) > 1:
-        pairs = [cute.arch.fmax(a, b) for a, b in zip(values[::2], values[1::2])]
-        values = pairs + values[2 * len(pairs):]
-    return values[0]
-
-
-def _sum(values: list[Float32]) -> Float32:
-    while len(values) > 1:
-        pairs = [a + b for a, b in zip(values[::2], values[1::2])]
+        pairs = [combine(a, b) for a, b in zip(values[::2], values[1::2])]
         values = pairs + values[2 * len(pairs):]
     return values[0]
 
