@@ -99,31 +99,9 @@ void state(Warp &w, const Ins &I, s32 dst, const s32 *a) {
     }
     store_rows<u64>(w, dst, t);
 }
-Result arrive(Warp &w, const Ins &I) {
-    arrive_lanes<false>(w, I, I.o, nullptr);
-    return NEXT;
-}
-Result arrive_n(Warp &w, const Ins &I) {
-    arrive_lanes<false>(w, I, I.o, w.r(I.o[3]));
-    return NEXT;
-}
-Result arrive_d(Warp &w, const Ins &I) {
-    state(w, I, I.o[0], I.o + 1);
-    arrive_lanes<false>(w, I, I.o + 1, nullptr);
-    return NEXT;
-}
-Result arrive_dn(Warp &w, const Ins &I) {
-    state(w, I, I.o[0], I.o + 1);
-    arrive_lanes<false>(w, I, I.o + 1, w.r(I.o[4]));
-    return NEXT;
-}
-Result arrive_tx(Warp &w, const Ins &I) {
-    arrive_lanes<true>(w, I, I.o, w.r(I.o[3]));
-    return NEXT;
-}
-Result arrive_dtx(Warp &w, const Ins &I) {
-    state(w, I, I.o[0], I.o + 1);
-    arrive_lanes<true>(w, I, I.o + 1, w.r(I.o[4]));
+template <bool TX, bool STATE, bool COUNT> Result arrive(Warp &w, const Ins &I) {
+    if (STATE) state(w, I, I.o[0], I.o + 1);
+    arrive_lanes<TX>(w, I, I.o + STATE, COUNT ? w.r(I.o[3 + STATE]) : nullptr);
     return NEXT;
 }
 template <bool COMPLETE> Result only_tx(Warp &w, const Ins &I) {
@@ -166,12 +144,12 @@ void define_mbarrier() {
     for (const char *sem : {"", ".release.cta", ".release.cluster", ".relaxed.cta", ".relaxed.cluster"})
         for (const char *space : {".shared", ".shared::cta", ".shared::cluster"}) {
             std::string t = std::string(sem) + space + ".b64";
-            def("mbarrier.arrive" + t, "a", arrive);
-            def("mbarrier.arrive" + t, "a s", arrive_n);
-            def("mbarrier.arrive" + t, "D a", arrive_d);
-            def("mbarrier.arrive" + t, "D a s", arrive_dn);
-            def("mbarrier.arrive.expect_tx" + t, "a s", arrive_tx);
-            def("mbarrier.arrive.expect_tx" + t, "D a s", arrive_dtx);
+            def("mbarrier.arrive" + t, "a", arrive<false, false, false>);
+            def("mbarrier.arrive" + t, "a s", arrive<false, false, true>);
+            def("mbarrier.arrive" + t, "D a", arrive<false, true, false>);
+            def("mbarrier.arrive" + t, "D a s", arrive<false, true, true>);
+            def("mbarrier.arrive.expect_tx" + t, "a s", arrive<true, false, true>);
+            def("mbarrier.arrive.expect_tx" + t, "D a s", arrive<true, true, true>);
             def("mbarrier.expect_tx" + t, "a s", only_tx<false>);
             def("mbarrier.complete_tx" + t, "a s", only_tx<true>);
         }
