@@ -21,8 +21,8 @@ from flexfa4.schedule.work import FULL, PARTIAL, UNSPLIT
 
 from .carried import Carried
 
-__all__ = ["FULL", "PARTIAL", "UNSPLIT", "Grid", "Walk", "WorkItem", "next_index", "start_walk",
-           "work_item"]
+__all__ = ["FULL", "PARTIAL", "UNSPLIT", "Grid", "Walk", "WorkItem", "next_index", "row_records", "run_record",
+           "start_walk", "work_item"]
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Walk(Carried):
 
     def read_ahead(self) -> "Walk":
         """With the run after this one."""
-        begin, stop, kind = _run(self.runs, self.run + 1, self.last_run)
+        begin, stop, kind = run_record(self.runs, self.run + 1, self.last_run)
         return replace(self, next_begin=begin, next_stop=stop, next_kind=kind)
 
 
@@ -118,11 +118,10 @@ def start_walk(item: WorkItem, spans: tuple | None, grid: Grid, split: bool) -> 
     if spans is None:
         none = Int32(0)
         return Walk(Boolean(item.kv_begin < item.kv_end), item.kv_begin, FULL, item.kv_end, item.kv_end, none, none)
-    row_ptr, runs, batch_stride, head_stride = spans
-    row = item.batch * batch_stride + item.head * head_stride + item.q_tile
-    first, last = row_ptr[row], row_ptr[row + 1]
+    runs = spans[1]
+    first, last = row_records(item, spans)
     limit = item.kv_end if split else grid.kv_tiles
-    begin, stop, kind = _run(runs, first, last)
+    begin, stop, kind = run_record(runs, first, last)
     if split:
         first, begin, stop, kind = _skip(runs, first, last, item.kv_begin)
         begin = select(begin < item.kv_begin, item.kv_begin, begin, Int32)
@@ -130,7 +129,14 @@ def start_walk(item: WorkItem, spans: tuple | None, grid: Grid, split: bool) -> 
     return Walk(valid, begin, kind, stop, limit, first, last, runs=runs).read_ahead()
 
 
-def _run(runs: cute.Tensor, run: Int32, last_run: Int32) -> tuple[Int32, Int32, Int32]:
+def row_records(item: WorkItem, spans: tuple) -> tuple[Int32, Int32]:
+    """(first, one past the last) record of an item's row in the list of runs."""
+    row_ptr, _, batch_stride, head_stride = spans
+    row = item.batch * batch_stride + item.head * head_stride + item.q_tile
+    return row_ptr[row], row_ptr[row + 1]
+
+
+def run_record(runs: cute.Tensor, run: Int32, last_run: Int32) -> tuple[Int32, Int32, Int32]:
     """A run's (begin, end, kind); of one past the last, some record that exists and is not used."""
     at = select(run < last_run, run, last_run - 1, Int32)
     at = select(at < 0, Int32(0), at, Int32)
@@ -140,8 +146,8 @@ def _run(runs: cute.Tensor, run: Int32, last_run: Int32) -> tuple[Int32, Int32, 
 @cute.jit
 def _skip(runs: cute.Tensor, first: Int32, last: Int32, kv_begin: Int32):
     """The first run that reaches past kv_begin."""
-    begin, stop, kind = _run(runs, first, last)
+    begin, stop, kind = run_record(runs, first, last)
     while (first < last) & (stop <= kv_begin):
         first += 1
-        begin, stop, kind = _run(runs, first, last)
+        begin, stop, kind = run_record(runs, first, last)
     return first, begin, stop, kind

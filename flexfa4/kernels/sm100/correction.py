@@ -14,6 +14,7 @@ from ..carried import Fixed
 from ..hooks import LN_2, Hooks, RowHooks
 from ..walk import UNSPLIT, WorkItem
 from .context import Context
+from .scheduler import following
 
 COLUMNS = 16  # of O in registers at a time
 
@@ -36,17 +37,15 @@ class Correction(Fixed):
         index = scheduler.first_item()
         while index < scheduler.count:
             item = scheduler.item(index)
-            walk = scheduler.walk(item)
-            any_tile = walk.valid
+            count, passed = scheduler.tiles(item), Int32(1)
+            any_tile = count > 0
             if any_tile:
                 self.pass_first(factor_parity)
                 factor_parity = factor_parity ^ 1
-                walk = scheduler.next_tile(walk)
-            while walk.valid:
+            while passed < count:
                 for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
                     self.rescale(i, factor_parity)
-                factor_parity = factor_parity ^ 1
-                walk = scheduler.next_tile(walk)
+                factor_parity, passed = factor_parity ^ 1, following(passed)
             for i in cutlass.range(ctx.tiles.q_tiles, unroll=1):
                 self.finish(i, item, hooks, any_tile, (factor_parity, o_parity, out_parity))
             if any_tile:

@@ -90,7 +90,8 @@ class Forward:
                 initialise(barriers.table, barriers.pointers)
             cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
-        scheduler = StaticScheduler(lists.work, lists.spans, grid, count, self.signature.plan.split)
+        whole_tiles = tma[1][1].shape[0] // tiles.kv_tile
+        scheduler = StaticScheduler(lists.work, lists.spans, grid, whole_tiles, count, self.signature.plan.split)
         operands = [Operand(*pair, shared) for pair, shared in zip(tma, (s_q, s_k, s_v, s_out))]
         statistics = Statistics(s_factor, s_max)
         ctx = Context(

@@ -13,6 +13,7 @@ from ..barriers import Turn
 from ..carried import Fixed
 from ..walk import WorkItem
 from .context import Context, Operand
+from .scheduler import following
 
 
 @dataclass(frozen=True)
@@ -26,23 +27,26 @@ class Load(Fixed):
         index = scheduler.first_item()
         while index < scheduler.count:
             item = scheduler.item(index)
-            walk = scheduler.walk(item)
+            runs = scheduler.runs(item)
             k, v = self.k_tiles(item), self.v_tiles(item)
             # Under an output the place of the queries is emptied by every item, otherwise by those that load queries.
             if cutlass.const_expr(ctx.tiles.out_over_q):
                 ctx.barriers.q_empty.wait(0, q_parity)
                 q_parity = q_parity ^ 1
-            elif walk.valid:
+            elif runs.valid:
                 ctx.barriers.q_empty.wait(0, q_parity)
                 q_parity = q_parity ^ 1
-            if walk.valid:
+            if runs.valid:
                 self.load_queries(item)
-            while walk.valid:
-                self.load_tile(ctx.k, k, walk.tile, turn, ctx.shapes.k_bytes)
-                turn = turn.next()
-                self.load_tile(ctx.v, v, walk.tile, turn, ctx.shapes.v_bytes)
-                turn = turn.next()
-                walk = scheduler.next_tile(walk)
+            while runs.valid:
+                tile = runs.begin
+                while tile < runs.stop:
+                    self.load_tile(ctx.k, k, tile, turn, ctx.shapes.k_bytes)
+                    turn = turn.next()
+                    self.load_tile(ctx.v, v, tile, turn, ctx.shapes.v_bytes)
+                    turn = turn.next()
+                    tile = following(tile)
+                runs = scheduler.next_runs(runs)
             index = scheduler.next_item(index)
         # The CTA must not end before the last commits have arrived.
         ctx.barriers.q_empty.wait(0, q_parity)

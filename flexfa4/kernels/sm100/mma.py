@@ -17,6 +17,7 @@ from ..barriers import Turn
 from ..carried import Fixed
 from .context import Context
 from .products import STEP, SharedOperand, instruction_descriptor, multiply
+from .scheduler import following
 
 TMEM_COLUMNS = 512  # all: one CTA an SM. The views of `shapes` rely on the allocation to begin at column 0.
 
@@ -32,20 +33,18 @@ class Mma(Fixed):
         turn, q_parity, p_parity = Turn.first(ctx.tiles.kv_stages), Int32(0), Int32(0)
         index = scheduler.first_item()
         while index < scheduler.count:
-            walk = scheduler.walk(scheduler.item(index))
-            if walk.valid:
+            count = scheduler.tiles(scheduler.item(index))
+            if count > 0:
                 barriers.kv_full.wait(turn.index, turn.phase)
                 for i in cutlass.range(ctx.tiles.q_tiles, unroll=1):
                     barriers.q_full.wait(i, q_parity)
                     self.multiply_qk(i, turn.index)
                 barriers.kv_empty.commit(turn.index)
                 q_parity = q_parity ^ 1
-                products = Int32(0)  # into O. A flag instead would have the compiler peel off the first step.
-                walk, turn = scheduler.next_tile(walk), turn.next()
-                while walk.valid:
+                products, turn = Int32(0), turn.next()  # into O
+                while products < count - 1:
                     turn = self.step(turn, p_parity, products)
-                    p_parity, products = p_parity ^ 1, products + 1
-                    walk = scheduler.next_tile(walk)
+                    p_parity, products = p_parity ^ 1, following(products)
                 if cutlass.const_expr(not ctx.tiles.out_over_q):
                     barriers.q_empty.commit(0)
                 barriers.kv_full.wait(turn.index, turn.phase)

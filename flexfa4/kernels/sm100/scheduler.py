@@ -8,16 +8,19 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
 from ..carried import Fixed
-from ..walk import Grid, Walk, WorkItem, start_walk, work_item
+from ..runs import Runs, count_tiles, runs_from
+from ..walk import Grid, WorkItem, start_walk, work_item
 
 
 @dataclass(frozen=True)
 class StaticScheduler(Fixed):
-    """CTA c of n takes items c, c + n, c + 2 n ... of `count`; long items come first in a work list, so the CTAs end together."""
+    """CTA c of n takes items c, c + n, c + 2 n ... of `count`; long items come first in a work list, so the CTAs end together.
+    whole_tiles: KV tiles that have all their keys."""
 
     work: cute.Tensor | None
     spans: tuple | None
     grid: Grid
+    whole_tiles: Int32
     count: Int32
     split: bool
 
@@ -30,17 +33,25 @@ class StaticScheduler(Fixed):
     def item(self, index: Int32) -> WorkItem:
         return work_item(index, self.work, self.grid)
 
-    def walk(self, item: WorkItem) -> Walk:
-        """At the item's first tile."""
-        return uniform(start_walk(item, self.spans, self.grid, self.split))
+    def runs(self, item: WorkItem) -> Runs:
+        """At the item's first tiles."""
+        return uniform(runs_from(start_walk(item, self.spans, self.grid, self.split), self.whole_tiles))
 
-    def next_tile(self, walk: Walk) -> Walk:
-        return uniform(walk.next())
+    def next_runs(self, runs: Runs) -> Runs:
+        return uniform(runs.next())
+
+    def tiles(self, item: WorkItem) -> Int32:
+        """How many there are, for roles that only take turns."""
+        return count_tiles(item, self.spans, self.grid, self.split)
 
 
-def uniform(walk: Walk) -> Walk:
-    """Tells the compiler that the lanes of a warp walk together: it branches and addresses without registers of threads, and does
-    not unroll a loop whose length it could otherwise compute."""
-    valid = Boolean(cute.arch.make_warp_uniform(Int32(walk.valid)) != 0)
-    kind = walk.kind if isinstance(walk.kind, int) else cute.arch.make_warp_uniform(walk.kind)
-    return replace(walk, valid=valid, tile=cute.arch.make_warp_uniform(walk.tile), kind=kind)
+def uniform(runs: Runs) -> Runs:
+    """Tells the compiler that the lanes of a warp walk together: it branches and addresses without registers of threads."""
+    one = cute.arch.make_warp_uniform
+    flags = {name: Boolean(one(Int32(getattr(runs, name))) != 0) for name in ("valid", "hidden")}
+    return replace(runs, begin=one(runs.begin), stop=one(runs.stop), **flags)
+
+
+def following(tile: Int32) -> Int32:
+    """The next tile or count of an inner loop; the compiler does not see its length, and does not unroll it."""
+    return cute.arch.make_warp_uniform(tile + 1)

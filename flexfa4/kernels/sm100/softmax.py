@@ -16,8 +16,8 @@ from cutlass.cute.nvgpu import tcgen05
 from ..exp2 import exp2_packed
 from ..carried import Carried, Fixed
 from ..hooks import Hooks, RowHooks
-from ..walk import PARTIAL, Walk
 from .context import Context
+from .scheduler import following
 
 LOAD_COLUMNS = 32  # of S in one tcgen05.ld
 STORE_COLUMNS = 32  # of P in one tcgen05.st, in 16 words
@@ -62,14 +62,17 @@ class Softmax(Fixed):
         index = scheduler.first_item()
         while index < scheduler.count:
             item = scheduler.item(index)
-            walk = scheduler.walk(item)
+            runs = scheduler.runs(item)
             q = ctx.query_tile(item, self.q_tile) * ctx.tiles.q_tile + self.thread
             row = Row(hooks.tile(item.batch, item.head).rows([q]), hooks.softmax_scale(ctx.scale))
-            any_tile = walk.valid
+            any_tile = runs.valid
             state = state.restarted()
-            while walk.valid:
-                state = self.tile(row, walk, state)
-                walk = scheduler.next_tile(walk)
+            while runs.valid:
+                tile = runs.begin
+                while tile < runs.stop:
+                    state = self.tile(row, tile, runs.hidden, state)
+                    tile = following(tile)
+                runs = scheduler.next_runs(runs)
             if any_tile:
                 ctx.barriers.scale_empty.wait(self.q_tile, state.empty_parity)
                 ctx.statistics.maximum[self.thread, self.q_tile] = state.row_max
@@ -78,27 +81,26 @@ class Softmax(Fixed):
         barriers.tmem_free.arrive(0)
 
     @cute.jit
-    def tile(self, row: Row, walk: Walk, state: State) -> State:
-        """One KV tile: the graphs where it needs them, then the softmax."""
+    def tile(self, row: Row, tile: Int32, hidden: Boolean, state: State) -> State:
+        """One KV tile: the graphs where it needs them, then the softmax. hidden: some keys are."""
         ctx, barriers = self.ctx, self.ctx.barriers
         barriers.s_full.wait(self.q_tile, state.s_parity)
         # Not right before the factor is written: exponentials would be moved up to before the wait, more than registers hold.
         barriers.scale_empty.wait(self.q_tile, state.empty_parity)
         state = replace(state, s_parity=state.s_parity ^ 1)
-        hidden = (walk.kind == PARTIAL) | ((walk.tile + 1) * ctx.tiles.kv_tile > ctx.kv_len)
         if cutlass.const_expr(ctx.score_in_registers):
             if hidden:
-                self.edit_in_place(row, walk.tile, True)
+                self.edit_in_place(row, tile, True)
                 state = self.softmax(self.load_s(), row, state)
             else:
                 s = self.load_s()
-                row.hooks.score(s, columns_from(walk.tile * ctx.tiles.kv_tile, ctx.tiles.kv_tile), ctx.scale)
+                row.hooks.score(s, columns_from(tile * ctx.tiles.kv_tile, ctx.tiles.kv_tile), ctx.scale)
                 state = self.softmax(s, row, state)
         else:
             if hidden:
-                self.edit_in_place(row, walk.tile, True)
+                self.edit_in_place(row, tile, True)
             elif cutlass.const_expr(ctx.signature.plan.score != ""):
-                self.edit_in_place(row, walk.tile, False)
+                self.edit_in_place(row, tile, False)
             state = self.softmax(self.load_s(), row, state)
         return state
 
