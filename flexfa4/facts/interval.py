@@ -7,8 +7,8 @@ their rounding, fused or not.
 """
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Mapping
+from functools import cached_property, lru_cache
+from typing import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from flexfa4.ir.bound import BoundGraph
 from .breaks import breaks
 from .interval_rules import INTERVAL
 from .interval_values import Interval, Space, boolean, exact
-from .labels import LabelPair, label_pair
+from .labels import LabelPair, LabelTable, label_pair
 from .ranges import Tables
 
 _POSITIONS = (Op.B, Op.H, Op.Q, Op.KV, Op.D)
@@ -42,10 +42,25 @@ class Analysis:
     def __init__(self, bound: BoundGraph, limits: Mapping[Op, tuple[int, int]], space: Space):
         self.bound, self.limits, self.space = bound, limits, space
         self.tables = Tables(bound.tensors, space)
-        made = {n: self.tables.labels(pair) for n, pair in _label_pairs(bound.graph).items()}
-        self.labels = {n: table for n, table in made.items() if table is not None}
-        self.order = self._needed()
         self._breaks: dict[Op, np.ndarray] = {}
+
+    @cached_property
+    def labels(self) -> dict[Node, LabelTable]:
+        """The tables of those equality tests that have one."""
+        made = {n: self.tables.labels(pair) for n, pair in _label_pairs(self.bound.graph).items()}
+        return {n: table for n, table in made.items() if table is not None}
+
+    @cached_property
+    def order(self) -> list[Node]:
+        """The nodes that the root's bounds are made of, arguments first: an equality of labels asks for the indices
+        of its look-ups, not for what they read."""
+        wanted, order = {self.bound.graph.root}, []
+        for n in reversed(self.bound.graph.nodes):
+            if n in wanted:
+                order.append(n)
+                table = self.labels.get(n)
+                wanted.update(n.args if table is None else [i for load in table.pair.loads for i in load.args])
+        return order[::-1]
 
     def breaks(self, axis: Op) -> np.ndarray:
         """Sorted positions along Q or KV at which the mask takes a new form (see `breaks`)."""
@@ -61,16 +76,11 @@ class Analysis:
             known[n] = self._bounds(n, known, env)
         return known[self.bound.graph.root]
 
-    def _needed(self) -> list[Node]:
-        """The nodes that the root's bounds are made of, arguments first: an equality of labels asks for the indices
-        of its look-ups, not for what they read."""
-        wanted, order = {self.bound.graph.root}, []
-        for n in reversed(self.bound.graph.nodes):
-            if n in wanted:
-                order.append(n)
-                table = self.labels.get(n)
-                wanted.update(n.args if table is None else [i for load in table.pair.loads for i in load.args])
-        return order[::-1]
+    def along(self, nodes: Sequence[Node], env: Mapping[Op, tuple], known: dict[Node, Interval]) -> None:
+        """Adds the bounds of `nodes` to `known`, given arguments first, as `run` makes them."""
+        for n in nodes:
+            if n not in known:
+                known[n] = self._bounds(n, known, env)
 
     def _bounds(self, n: Node, known: dict[Node, Interval], env: Mapping[Op, tuple]) -> Interval:
         if n.op in env:

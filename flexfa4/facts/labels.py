@@ -59,12 +59,9 @@ class LabelTable:
     def __init__(self, pair: LabelPair, runs: Runs, dims: tuple[int, ...], sizes: tuple[int, ...], space: Space):
         self.pair, self.runs, self.dims, self.sizes = pair, runs, dims, sizes
         self.space = space
-        row = runs.starts // runs.length
-        names = _by_first_appearance(runs.values, row)
-        self.names = names
-        rising = (names[1:] >= names[:-1]) | (row[1:] != row[:-1])
-        self.rising = bool(rising.all())
+        self.names, self.rising = _names(runs)
         if not self.rising:
+            names = self.names
             self.low, self.high = SparseTable(names, np.minimum), SparseTable(names, np.maximum)
             self.marks = SparseTable(np.uint64(1) << (names & 63).astype(np.uint64), np.bitwise_or)
 
@@ -93,8 +90,27 @@ class LabelTable:
             may = may & ((a_marks & b_marks) != 0)
         return boolean(must, may, poison) if n.op is Op.EQ else boolean(negate(may), negate(must), poison)
 
+    def along(self, load: Node, known: dict[Node, Interval]) -> tuple[np.ndarray, np.ndarray] | None:
+        """(least, greatest) name of what one of the two look-ups reads over few intervals, where names rise; None where they do
+        not, or where it may read out of range."""
+        places, poison = self._places(load, self.pair.loads.index(load) if len(self.sizes) == 2 else 0, known)
+        if not self.rising or np.any(poison):
+            return None
+        lo, hi = places
+        first = self.names[self.runs.at(lo)]
+        return first, first if hi is lo else self.names[self.runs.at(hi)]
+
     def _range(self, load: Node, table: int, known: dict[Node, Interval]) -> tuple:
         """((least name, greatest name, signature), may be out of range) of what a look-up reads."""
+        (lo, hi), poison = self._places(load, table, known)
+        first, last = self.runs.of[lo], self.runs.of[hi]
+        if self.rising:
+            return (self.names[first], self.names[last], None), poison
+        first, last = np.broadcast_arrays(first, last)
+        return (self.low.query(first, last), self.high.query(first, last), self.marks.query(first, last)), poison
+
+    def _places(self, load: Node, table: int, known: dict[Node, Interval]) -> tuple:
+        """((least, greatest) flat position, may be out of range) of what a look-up reads."""
         poison, places = False, []
         for dim, (index, size) in enumerate(zip(load.args, self.dims)):
             size = self.sizes[table] if dim == self.pair.dim else size
@@ -107,11 +123,17 @@ class LabelTable:
             shift = shift + flat_row(places, self.dims, self.pair.dim) * self.runs.length
         if not isinstance(shift, int) or shift:
             lo, hi = lo + shift, hi + shift
-        first, last = self.runs.of[lo], self.runs.of[hi]
-        if self.rising:
-            return (self.names[first], self.names[last], None), poison
-        first, last = np.broadcast_arrays(first, last)
-        return (self.low.query(first, last), self.high.query(first, last), self.marks.query(first, last)), poison
+        return (lo, hi), poison
+
+
+def _names(runs: Runs) -> tuple[np.ndarray, bool]:
+    """(int32 [n], whether they rise along each row): the labels of runs as numbers in the order of first appearance."""
+    values = runs.values
+    if runs.length == runs.size and values.dtype.kind != "b" and (values[1:] > values[:-1]).all():
+        return np.arange(values.size, dtype=np.int32), True
+    row = runs.starts // runs.length
+    names = _by_first_appearance(values, row)
+    return names, bool(((names[1:] >= names[:-1]) | (row[1:] != row[:-1])).all())
 
 
 def _by_first_appearance(values: np.ndarray, row: np.ndarray) -> np.ndarray:

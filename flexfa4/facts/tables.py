@@ -8,6 +8,7 @@ all in range, and returns (lo, hi) arrays.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -24,30 +25,40 @@ _SPAN = 3
 class Runs:
     """Maximal runs of equal elements in the rows of a matrix [rows, length], row after row.
 
-    starts: int64 [n], flat position of each run's first element. values: [n]. of: int32 [rows * length], the run of each element.
+    starts: int64 [n], flat position of each run's first element. values: [n]. size: rows * length.
     """
 
     starts: np.ndarray
     values: np.ndarray
-    of: np.ndarray
+    size: int
     length: int
+
+    @cached_property
+    def of(self) -> np.ndarray:
+        """int32 [rows * length], the run of each element."""
+        return np.repeat(np.arange(self.starts.size, dtype=np.int32), np.diff(self.starts, append=self.size))
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        """The runs of the elements at given flat positions: for few of them, where `of` would be made for their sake."""
+        return np.searchsorted(self.starts, positions, side="right") - 1
 
 
 def runs_of(matrix: np.ndarray, most_share: float = 0.25) -> Runs | None:
     """The runs of a matrix; None where they are more than a share of the elements, or a value is NaN."""
     flat = matrix.reshape(-1)
     length = matrix.shape[1]
-    change = flat[1:] != flat[:-1]
-    change[length - 1::length] = True
+    change = np.empty(flat.size, bool)
+    change[0] = True
+    np.not_equal(flat[1:], flat[:-1], out=change[1:])
+    if flat.size > length:
+        change[length::length] = True
     starts = np.flatnonzero(change)
-    if starts.size >= most_share * flat.size:
+    if starts.size > most_share * flat.size:
         return None
-    starts = np.concatenate([np.zeros(1, np.int64), starts + 1])
     values = flat[starts]
     if values.dtype.kind == "f" and np.isnan(values).any():
         return None
-    lengths = np.diff(starts, append=flat.size)
-    return Runs(starts, values, np.repeat(np.arange(starts.size, dtype=np.int32), lengths), length)
+    return Runs(starts, values, flat.size, length)
 
 
 class SparseTable:

@@ -19,6 +19,8 @@ class DType(Enum):
     F32 = "f32"
     F64 = "f64"
 
+    __hash__ = object.__hash__         # as in `Op`
+
     def __repr__(self) -> str:
         return self.value
 

@@ -78,6 +78,9 @@ class Op(Enum):
     ISNAN = auto()     # float -> bool
     ISINF = auto()     # float -> bool
 
+    # Members are singletons, and tables keyed by them are read at every step of a trace: Enum's own hash is a call into Python.
+    __hash__ = object.__hash__
+
     def __repr__(self) -> str:
         return self.name.lower()
 

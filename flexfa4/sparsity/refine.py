@@ -12,6 +12,7 @@ from flexfa4.ir import Op
 from flexfa4.ir.bound import BoundGraph
 
 from . import diagonals
+from .bands import band_spans
 from .cells import Cells, tile_cells
 from .exact import Settler
 from .spans import Kind, Spans, Tiling, spans_from_segments, spans_from_states
@@ -94,6 +95,9 @@ class Refiner:
 
     def spans(self, transposed: bool) -> Spans:
         """The kinds of all tiles."""
+        found = band_spans(self.analysis, self.tiling, transposed, lambda cells: self.settler.kinds(cells, False), self.work)
+        if found is not None:
+            return found
         if diagonals.applies(self.bound, self.tiling, transposed):
             found = diagonals.diagonal_spans(self._kinds, self.tiling, transposed)
             if found is not None:

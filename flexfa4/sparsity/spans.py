@@ -185,9 +185,16 @@ def spans_from_segments(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kin
         first = np.concatenate([[True], ~joined])
         last = np.concatenate([~joined, [True]])
         row, begin, end, kind = row[first], begin[first], end[last], kind[first]
+    return spans_from_ascending(row, begin, end, kind, tiling, transposed)
+
+
+def spans_from_ascending(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kind: np.ndarray, tiling: Tiling,
+                         transposed: bool = False) -> Spans:
+    """Spans of segments that are their runs: in order of rows and columns, disjoint and maximal."""
+    rows, columns = tiling.kv_tiles if transposed else tiling.q_tiles, tiling.q_tiles if transposed else tiling.kv_tiles
     runs = np.empty((row.size, 3), _run_type(columns))
     runs[:, 0], runs[:, 1], runs[:, 2] = begin, end, kind
-    return tiling.spans(_row_pointer(row, rows), runs, transposed)
+    return tiling.spans(_row_pointer(row, tiling.Bm * tiling.Hm * rows), runs, transposed)
 
 
 def _run_type(columns: int) -> type:
