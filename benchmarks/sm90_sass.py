@@ -1,0 +1,104 @@
+"""Machine code of the Hopper forward: instructions of one KV tile of a consumer warp, by pipe; no GPU.
+
+    python benchmarks/sm90_sass.py [--only NAME ...] [--listing DIR]
+
+Counted along the shortest way through the loop over KV tiles (`sass.py`): a FULL tile, no rescaling. "/ score": instructions of a
+thread over the scores that it holds of a tile (kv_tile / 2). Needs nvidia-cutlass-dsl and nvdisasm. --listing writes each case's
+whole code to DIR. Prints a table and writes results/sm90_sass.{json,md}."""
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import sass
+from sm100_sass import ROOT, gallery_graphs
+
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
+import conftest  # noqa: E402, F401
+
+RESULTS = ROOT / "benchmarks" / "results" / "sm90_sass"
+# name -> head dims, what of the gallery
+CASES = {
+    "D=128": ((128, 128), ""),
+    "D=128 causal": ((128, 128), "causal"),
+    "D=64": ((64, 64), ""),
+    "D=64 causal": ((64, 64), "causal"),
+    "D=128 ALiBi": ((128, 128), "alibi"),
+    "D=128 softcap": ((128, 128), "softcap"),
+    "D=128 learned relative bias": ((128, 128), "learned_relative_bias"),
+    "D=128 window": ((128, 128), "sliding_window"),
+    "D=128 documents": ((128, 128), "document"),
+}
+SHOWN = ("MUFU", "FMA", "ALU", "convert", "memory")
+
+
+def compiled(dims: tuple[int, int], entry: str):
+    """(plan, cubin)."""
+    import cutlass.cute as cute
+
+    from flexfa4.ir import DType
+    from flexfa4.kernels.arguments import Signature, fake_arguments
+    from flexfa4.kernels.sm90.forward import Forward
+    from flexfa4.plan import plan_forward
+
+    graphs = gallery_graphs(entry) if entry else {}
+    plan = plan_forward("sm90", DType.BF16, *dims, tuple(graphs.values()))
+    dense = tuple(True for g in graphs.values() for _ in g.captures)
+    masked = "mask" in graphs
+    signature = Signature(plan, masked=masked, ordered=masked, counted=True, contiguous=dense)
+    with tempfile.TemporaryDirectory() as dumps:
+        options = f"--enable-tvm-ffi --gpu-arch sm_90a --keep-cubin --dump-dir {dumps}"
+        return plan, cute.compile(Forward(signature), *fake_arguments(signature, True), options=options).__cubin__
+
+
+def consumer_path(code) -> list[sass.Instruction]:
+    """One KV tile of one consumer warp: the shortest way through the shortest loop with a tile's exponentials and products."""
+    instructions, labels = code
+    paths = [sass.shortest_path(instructions, labels, s) for s in sass.loops(*code)]
+    return min((p for p in paths if sass.count(p, "MUFU.EX2") >= 32 and sass.count(p, "HGMMA")), key=len)
+
+
+def measure(name: str, listing: Path | None) -> dict:
+    plan, cubin = compiled(*CASES[name])
+    if listing:
+        listing.mkdir(parents=True, exist_ok=True)
+        path = listing / (name.replace(" ", "_").replace("=", "") + ".cubin")
+        path.write_bytes(cubin)
+        text = subprocess.run([sass.nvdisasm(), "-c", str(path)], capture_output=True, text=True, check=True).stdout
+        path.with_suffix(".sass").write_text(text)
+    code = sass.disassemble(cubin)
+    path, scores = consumer_path(code), plan.tiles.kv_tile // 2
+    kinds = sass.by_class(path)
+    spills = sum(x.opcode.startswith(("LDL", "STL")) for x in code[0])
+    return {"tile": len(path), "spills": spills, "scores": scores, "products": sass.count(path, "HGMMA"), "kinds": kinds,
+            "code KiB": len(code[0]) * 16 // 1024}
+
+
+def table(rows: dict[str, dict]) -> str:
+    head = ["kernel", "code KiB", "spills", *(f"{k} / score" for k in SHOWN), "all / score", "a tile"]
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "--:|" * (len(head) - 1)]
+    for name, r in rows.items():
+        per = [f"{r['kinds'].get(k, 0) / r['scores']:.2f}" for k in SHOWN]
+        lines.append("| " + " | ".join([name, str(r["code KiB"]), str(r["spills"]), *per, f"{r['tile'] / r['scores']:.2f}",
+                                        str(r["tile"])]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", default=[], help="cases with one of these names")
+    parser.add_argument("--listing", type=Path)
+    args = parser.parse_args()
+    rows = {name: measure(name, args.listing) for name in CASES if not args.only or name in args.only}
+    print(table(rows))
+    if not args.only:
+        RESULTS.with_suffix(".json").write_text(json.dumps(rows, indent=1))
+        RESULTS.with_suffix(".md").write_text(table(rows))
+
+
+if __name__ == "__main__":
+    main()
