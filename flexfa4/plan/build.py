@@ -40,17 +40,17 @@ def software_exp(head_dim: int) -> int:
     return 2 if head_dim <= 128 else 0
 
 
-# consumers, kv_tile, registers: three warpgroups of 64 rows where O is narrow enough for 160 registers a thread.
-_SM90_CHOICES = ((3, 128, (160, 32)), (2, 128, (240, 24)), (2, 80, (240, 24)), (1, 64, (256, 24)))
+# consumers, kv_tile, registers, own_p: three warpgroups of 64 rows where O is narrow enough for 160 registers a thread.
+_SM90_CHOICES = ((3, 128, (160, 32), False), (2, 128, (240, 24), True), (2, 80, (240, 24), True), (1, 64, (256, 24), True))
 
 
 def sm90_tiles(head_dim: int, head_dim_v: int) -> Sm90Forward:
     """The widest choice whose fragments fit in registers and whose stages fit in shared memory, with two query tiles where they
     fit too; BudgetError where none does."""
-    for consumers, kv_tile, registers in _SM90_CHOICES:
+    for consumers, kv_tile, registers, own_p in _SM90_CHOICES:
         for q_stages in (2, 1):
             try:
-                return Sm90Forward(pad(head_dim), pad(head_dim_v), consumers, kv_tile, 2, registers, q_stages)
+                return Sm90Forward(pad(head_dim), pad(head_dim_v), consumers, kv_tile, 2, registers, q_stages, own_p=own_p)
             except BudgetError as error:
                 last = error
     raise last

@@ -134,8 +134,9 @@ class Sm100Forward:
 class Sm90Forward:
     """The Hopper forward: a producer warp, and consumer warpgroups of 64 rows each whose products and softmax overlap.
     q_stages: query tiles in shared memory; with two, the next work tile's loads while this one is worked on. rescale_tau: how far
-    the row maximum may move (in log2) before O is rescaled. turns: the warpgroups take turns at issuing products. hold: the
-    exponentials of a tile come before the wait for the product of the tile before.
+    the row maximum may move (in log2) before O is rescaled. turns: the warpgroups take turns at issuing products. own_p: P of a
+    tile has registers beside those that the product of the tile before reads, so that the two overlap; otherwise that product is
+    issued, and ends, before the scores of the tile.
     registers: (consumer, producer)."""
 
     head_dim: int
@@ -147,7 +148,7 @@ class Sm90Forward:
     q_stages: int = 1
     rescale_tau: float = 8.0
     turns: bool = True
-    hold: bool = True
+    own_p: bool = True
 
     def __post_init__(self):
         _common_checks(self.rows, self.kv_tile, self.head_dim, self.head_dim_v, self.kv_stages)
@@ -174,8 +175,8 @@ class Sm90Forward:
 
     @property
     def fragment_registers(self) -> int:
-        """64 rows over 128 threads: S in f32, P in 16 bits, O in f32."""
-        return self.kv_tile // 2 + self.kv_tile // 4 + self.head_dim_v // 2
+        """64 rows over 128 threads: S in f32, P in 16 bits (twice with `own_p`), O in f32."""
+        return self.kv_tile // 2 + self.kv_tile // 4 * (2 if self.own_p else 1) + self.head_dim_v // 2
 
     @property
     def register_table(self) -> tuple[tuple[str, int, int], ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Boolean, Float16, Float32, Int32
+from cutlass import Boolean, Float32, Int32
 from cutlass.cute.nvgpu import warpgroup
 
 from flexfa4.emit.values import select
@@ -19,11 +19,8 @@ from ..carried import Fixed
 from ..hooks import RowHooks
 from ..slices import Area
 from ..walk import PARTIAL, Walk
-from .shapes import GROUP_THREADS, ROW_OFFSETS, as_operand, column_offsets, rows_and_columns
-from .softmax import OnlineSoftmax, scale_rows
-
-_CONVERT = {BFloat16: "cvt.rn.bf16x2.f32 {$w0}, {$r0}, {$r1};", Float16: "cvt.rn.f16x2.f32 {$w0}, {$r0}, {$r1};"}
-
+from .shapes import GROUP_THREADS, ROW_OFFSETS, column_offsets, rows_and_columns
+from .softmax import OnlineSoftmax, PackedP, scale_rows
 
 @dataclass(frozen=True)
 class Products(Fixed):
@@ -49,14 +46,6 @@ class Products(Fixed):
         """Issues O (+)= P V of a stage."""
         _issue(self.values, self.out, self.p, self.v[None, None, None, stage], add)
 
-    def store_p(self, scores: cute.Tensor) -> None:
-        """P in the element type, as the operand of the second product: two elements a register from the start. A vector
-        conversion leaves halves for some tile widths, and they would be joined after the fence of the product."""
-        pairs, source = cute.recast_tensor(self.p, Int32), as_operand(scores)
-        convert = _CONVERT[self.p.element_type]
-        for i in range(cute.size(pairs)):
-            pairs[i] = cute.arch.inline_ptx(convert, write_only_types=[Int32], read_only_args=[source[2 * i + 1], source[2 * i]])
-
 
 def _issue(mma: cute.TiledMma, accumulator, a, b, add: bool) -> None:
     warpgroup.fence()
@@ -73,12 +62,12 @@ def _issue(mma: cute.TiledMma, accumulator, a, b, add: bool) -> None:
 class Rota(Fixed):
     """Whose turn it is to issue products: the warpgroups take turns, so that while one does its softmax the others' products run
     (FlashAttention-3, section 3.1). One named barrier a warpgroup: it waits at its own, and the one before it arrives there.
-    Where `groups` is 1 there are no turns. hold: see `hold`."""
+    Where `groups` is 1 there are no turns. own_p: see `attend`."""
 
     group: Int32
     groups: int
     first_barrier: int
-    hold: bool = True
+    own_p: bool = True
 
     def take(self) -> None:
         if self.groups > 1:
@@ -155,10 +144,10 @@ def all_inside(slices: list) -> Boolean:
 
 
 @cute.jit
-def hold(softmax: OnlineSoftmax):
+def hold(rarely: Boolean):
     """Keeps the exponentials before the wait for P V that follows: ptxas moves that wait up to the first of them, but not across
-    a branch. A sum of exponentials is never negative, and the branch never taken."""
-    if cute.arch.vote_any_sync(softmax.row_sum[0] + softmax.row_sum[1] < 0.0):
+    a branch. rarely: the same for a warp; a branch that may diverge makes ptxas wait after every product of the kernel."""
+    if rarely:
         cute.arch.inline_ptx("nanosleep.u32 1;")
 
 
@@ -170,36 +159,49 @@ def attend(products: Products, rings: tuple, rota: Rota, rows: RowHooks, columns
     Leaves unnormalised O in `products.out` and the statistics in `softmax`; at least one tile is on the walk. Returns the
     next stage to read."""
     k_ring, v_ring = rings
+    held = PackedP.of(products.p)
+    p = PackedP.like(products.p) if rota.own_p else held
     k_ring.wait(turn)
     first = products.start_scores(queries, turn.index)
     warpgroup.wait_group(0)
     k_ring.release(turn)
     first_scores = rows_and_columns(first)
     edit(rows, columns, first_scores, walk, scale)
-    softmax.first(first_scores)
-    products.store_p(first)
+    softmax.first(first_scores, held)
     products.out.fill(0.0)
     v_turn = turn
     walk, turn = walk.next(), turn.next()
     while walk.valid:
         k_ring.wait(turn)
-        rota.take()
-        fragment = products.start_scores(queries, turn.index)
-        v_ring.wait(v_turn)
-        products.start_values(v_turn.index, True)
-        rota.pass_on()
-        warpgroup.wait_group(1)
+        if cutlass.const_expr(rota.own_p):
+            rota.take()
+            fragment = products.start_scores(queries, turn.index)
+            v_ring.wait(v_turn)
+            products.start_values(v_turn.index, True)
+            rota.pass_on()
+            warpgroup.wait_group(1)
+        else:
+            v_ring.wait(v_turn)
+            rota.take()
+            products.start_values(v_turn.index, True)
+            fragment = products.start_scores(queries, turn.index)
+            rota.pass_on()
+            warpgroup.wait_group(0)
+            v_ring.release(v_turn)
         k_ring.release(turn)
         scores = rows_and_columns(fragment)
         edit(rows, columns, scores, walk, scale)
-        moved, factors = softmax.update(scores)
-        if cutlass.const_expr(rota.hold):
-            hold(softmax)
-        warpgroup.wait_group(0)
-        v_ring.release(v_turn)
-        products.store_p(fragment)
+        moved = softmax.update(scores, p)
+        if cutlass.const_expr(rota.own_p):
+            hold(moved)
+            warpgroup.wait_group(0)
+            v_ring.release(v_turn)
         if moved:
-            scale_rows(rows_and_columns(products.out), factors)
+            softmax.move(scores, p)
+            scale_rows(rows_and_columns(products.out), softmax.factors)
+        softmax.add()
+        if cutlass.const_expr(rota.own_p):
+            p.copy_to(held)
         v_turn = turn
         walk, turn = walk.next(), turn.next()
     v_ring.wait(v_turn)

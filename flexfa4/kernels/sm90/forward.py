@@ -111,7 +111,7 @@ class Forward:
         softmax = OnlineSoftmax(hooks.softmax_scale(ends.scale), t.rescale_tau)
         row, column = coordinates(thread)
         columns = Columns(Int32(column), t.kv_tile, Int32(ends.kv_len))
-        rota = Rota(group, t.consumers if t.turns else 1, FIRST_GROUP_BARRIER + t.consumers, t.hold)
+        rota = Rota(group, t.consumers if t.turns else 1, FIRST_GROUP_BARRIER + t.consumers, t.own_p)
         if group == t.consumers - 1:
             # The first warpgroup's first turn.
             rota.pass_on()

@@ -99,12 +99,6 @@ def rows_and_columns(fragment: cute.Tensor) -> cute.Tensor:
     return cute.make_tensor(fragment.iterator, cute.make_layout((2, (pair, eights)), stride=(2, (1, 4))))
 
 
-def as_operand(fragment: cute.Tensor) -> cute.Tensor:
-    """An accumulator of N columns seen as the A operand of a product over K = N: ((2, 2, 2), 1, N / 16)."""
-    eights = fragment.shape[0][2]
-    return cute.make_tensor(fragment.iterator, cute.make_layout(((2, 2, 2), 1, eights // 2), stride=((1, 2, 4), 0, 8)))
-
-
 def coordinates(thread) -> tuple:
     """(first row of 64, first column of 8) that a thread of a warpgroup holds; its other row is 8 further down."""
     return thread // 32 * 16 + thread % 32 // 4, thread % 4 * 2

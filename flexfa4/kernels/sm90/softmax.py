@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import math
 import operator
+from dataclasses import dataclass
 
 import cutlass.cute as cute
-from cutlass import Boolean, Float32
+from cutlass import BFloat16, Boolean, Float16, Float32, Int32
 
 from flexfa4.emit.values import select
 
@@ -15,58 +16,109 @@ from ..hooks import LN_2
 ROWS = 2
 # The four threads of a quad hold the columns of the same two rows.
 QUAD = (1, 2)
+_CONVERT = {BFloat16: "cvt.rn.bf16x2.f32 {$w0}, {$r0}, {$r1};", Float16: "cvt.rn.f16x2.f32 {$w0}, {$r0}, {$r1};"}
+
+
+@dataclass(frozen=True)
+class PackedP(Fixed):
+    """P in the element type, two neighbours of a row a register, as the operand of the second product has them. words: int32,
+    registers."""
+
+    words: cute.Tensor
+    element: type
+
+    @staticmethod
+    def like(operand: cute.Tensor) -> "PackedP":
+        """Registers of their own for an operand."""
+        return PackedP(cute.make_rmem_tensor(cute.size(operand) // 2, Int32), operand.element_type)
+
+    @staticmethod
+    def of(operand: cute.Tensor) -> "PackedP":
+        return PackedP(cute.recast_tensor(operand, Int32), operand.element_type)
+
+    def put(self, row: int, pair: int, a: Float32, b: Float32) -> None:
+        """Columns 2 * pair and the next of one of the thread's two rows. One instruction: a vector conversion leaves halves for
+        some tile widths, and they would be joined after the fence of the product."""
+        self.words[ROWS * pair + row] = cute.arch.inline_ptx(
+            _CONVERT[self.element], write_only_types=[Int32], read_only_args=[b, a])
+
+    def copy_to(self, other: "PackedP") -> None:
+        for i in range(cute.size(self.words)):
+            other.words[i] = cute.arch.inline_ptx("mov.b32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[self.words[i]])
 
 
 class OnlineSoftmax(Fixed):
-    """row_max: what is subtracted from the scores of each row, row_sum: this thread's share of the sum of exponentials, both in
-    registers. scale: what scores are multiplied by in the exponent (positive).
+    """top: what is subtracted from the scores of each row, in log2 (-inf: no key seen), base: the same as a number to subtract
+    (0 then), row_sum: this thread's share of the sum of exponentials; all in registers. scale: what scores are multiplied by
+    in the exponent (positive).
 
-    row_max is the largest score seen, or up to `tau` (log2) less: O and row_sum are rescaled only where the maximum moves by
-    more, so exponentials reach 2^tau, and the end divides by what was really summed (FlashAttention-4, section 3)."""
+    A tile's exponentials are taken below the top of the tiles before it, without waiting for its own maximum: that takes as long
+    as half of the exponentials. Their sum tells afterwards whether a score was above top by more than `tau` (log2) or nearly so;
+    `move` then takes the maximum and does the tile again. So exponentials reach 2^tau, and the end divides by what was really
+    summed (FlashAttention-4, section 3)."""
 
     def __init__(self, scale: Float32, tau: float):
-        self.scale, self.tau = scale, tau
-        self.row_max = cute.make_rmem_tensor(ROWS, Float32)
-        self.row_sum = cute.make_rmem_tensor(ROWS, Float32)
+        self.scale, self.most = scale, 2.0**tau
+        self.top, self.base, self.row_sum, self.tile_sum, self.factors = (cute.make_rmem_tensor(ROWS, Float32) for _ in range(5))
 
     def reset(self) -> None:
-        self.row_max.fill(-math.inf)
+        self.top.fill(-math.inf)
+        self.base.fill(0.0)
         self.row_sum.fill(0.0)
 
-    def first(self, scores: cute.Tensor) -> None:
-        """Turns the scores [2, n] of a row's first tile into exp2(scale * (score - row_max)) in place."""
+    def first(self, scores: cute.Tensor, p: PackedP) -> None:
+        """A row's first tile: P of the scores [2, n]."""
         for i in range(ROWS):
-            self.row_max[i] = self._tile_maximum(scores, i)
-            self.row_sum[i] = self._exponentials(scores, i)
+            self.top[i] = self._tile_maximum(scores, i) * self.scale
+            self.base[i] = _subtracted(self.top[i])
+        self._exponentials(scores, p)
+        for i in range(ROWS):
+            self.row_sum[i] = self.tile_sum[i]
 
-    def update(self, scores: cute.Tensor) -> tuple[Boolean, list[Float32]]:
-        """The same for a later tile. Returns whether any row of the warp is to be rescaled, and what each row of O is to be
-        multiplied by then."""
-        factors, moved = [], Boolean(False)
+    def update(self, scores: cute.Tensor, p: PackedP) -> Boolean:
+        """A later tile: P of the scores, which become exponents in place. Returns whether any row of the warp is to `move`;
+        `add` follows."""
+        self._exponentials(scores, p)
+        far = Boolean(False)
         for i in range(ROWS):
-            before = self.row_max[i]
-            top = self._tile_maximum(scores, i)
-            moves = Boolean((top - before) * self.scale > self.tau)
-            after = select(moves, top, before, Float32)
-            self.row_max[i] = after
-            # Where a row has seen no key yet its sum is 0, and the factor of no meaning.
-            factors.append(select(moves, cute.math.exp2((before - after) * self.scale, fastmath=True), Float32(1.0), Float32))
-            self.row_sum[i] = self.row_sum[i] * factors[i] + self._exponentials(scores, i)
-            moved = moved | moves
-        return cute.arch.vote_any_sync(moved), factors
+            far = far | (self.tile_sum[i] > self.most) | (self.top[i] == -math.inf)
+        return cute.arch.vote_any_sync(far)
+
+    def move(self, exponents: cute.Tensor, p: PackedP) -> None:
+        """The tile again, below its own maximum where that is higher; `factors`: what each row of O is to be multiplied by."""
+        for i in range(ROWS):
+            top, unseen = self._tile_maximum(exponents, i), self.top[i] == -math.inf
+            moves = (top > 0.0) | (unseen & (top > -math.inf))
+            shift = select(moves, top, Float32(0.0), Float32)
+            self.factors[i] = select(unseen, Float32(0.0), cute.math.exp2(-shift, fastmath=True), Float32)
+            self.row_sum[i] = self.row_sum[i] * self.factors[i]
+            self.base[i] = self.base[i] + shift
+            self.top[i] = select(unseen & (top == -math.inf), self.top[i], self.base[i], Float32)
+            for j in range(cute.size(exponents, mode=[1])):
+                exponents[i, j] = exponents[i, j] - shift
+        self._sum(exponents, p)
+
+    def add(self) -> None:
+        for i in range(ROWS):
+            self.row_sum[i] = self.row_sum[i] + self.tile_sum[i]
 
     def _tile_maximum(self, scores: cute.Tensor, i: int) -> Float32:
         row = [scores[i, j] for j in range(cute.size(scores, mode=[1]))]
         return _across_quad(_reduced(row, cute.arch.fmax), cute.arch.fmax)
 
-    def _exponentials(self, scores: cute.Tensor, i: int) -> Float32:
-        """In place; returns this thread's sum."""
-        # A row that has seen no key has the maximum -inf; subtracting it would give NaN.
-        base = select(self.row_max[i] == -math.inf, Float32(0.0), self.row_max[i] * self.scale, Float32)
-        columns = cute.size(scores, mode=[1])
-        for j in range(columns):
-            scores[i, j] = cute.math.exp2(scores[i, j] * self.scale - base, fastmath=True)
-        return _reduced([scores[i, j] for j in range(columns)], operator.add)
+    def _exponentials(self, scores: cute.Tensor, p: PackedP) -> None:
+        for j in range(cute.size(scores, mode=[1])):
+            for i in range(ROWS):
+                scores[i, j] = scores[i, j] * self.scale - self.base[i]
+        self._sum(scores, p)
+
+    def _sum(self, exponents: cute.Tensor, p: PackedP) -> None:
+        """P and `tile_sum`. Pairs are added up one after the other: a tree would keep them in registers."""
+        for pair in range(cute.size(exponents, mode=[1]) // 2):
+            for i in range(ROWS):
+                a, b = (cute.math.exp2(exponents[i, 2 * pair + k], fastmath=True) for k in range(2))
+                p.put(i, pair, a, b)
+                self.tile_sum[i] = a + b if pair == 0 else self.tile_sum[i] + (a + b)
 
     def finish(self) -> tuple[list[Float32], list[Float32]]:
         """(what O is to be multiplied by, natural-log LSE) of each row; 0 and -inf for a row without keys."""
@@ -75,9 +127,14 @@ class OnlineSoftmax(Fixed):
             total = _across_quad(self.row_sum[i], operator.add)
             empty = total == 0.0
             inverses.append(select(empty, Float32(0.0), cute.arch.rcp_approx(total), Float32))
-            lse = (self.row_max[i] * self.scale + cute.math.log2(total, fastmath=True)) * LN_2
+            lse = (self.top[i] + cute.math.log2(total, fastmath=True)) * LN_2
             lses.append(select(empty, Float32(-math.inf), lse, Float32))
         return inverses, lses
+
+
+def _subtracted(top: Float32) -> Float32:
+    """A row that has seen no key has the top -inf; subtracting it would give NaN."""
+    return select(top == -math.inf, Float32(0.0), top, Float32)
 
 
 def _reduced(values: list[Float32], combine) -> Float32:
