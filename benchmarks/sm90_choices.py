@@ -28,8 +28,7 @@ CASES = [Case("", 2, 16, 16, 16384, 128, 128, "plain"), Case("", 2, 16, 16, 1638
 VARIANTS = {
     "as planned": {},
     "no turns": dict(turns=False),
-    "no hold": dict(hold=False),
-    "neither turns nor hold": dict(turns=False, hold=False),
+    "products of a tile in the other order": dict(own_p=None),
     "O rescaled at every new maximum": dict(rescale_tau=0.0),
     "one query stage": dict(q_stages=1),
     "a CTA a work item": dict(workers="items"),
@@ -55,6 +54,8 @@ def variant(case: Case, changes: dict):
     mask = create_block_mask(causal, None, None, case.length, case.length) if case.mod == "causal" else None
     graphs = () if mask is None else (mask.bound.graph,)
     plan = plan_forward("sm90", DType.BF16, case.dim, case.dim_v, graphs)
+    if "own_p" in changes:
+        changes = changes | {"own_p": not plan.tiles.own_p}
     plan = replace(plan, tiles=replace(plan.tiles, **{k: v for k, v in changes.items() if k not in LAUNCH}))
     held, device = lists.NO_MASK, q.device
     if mask is not None:
