@@ -49,11 +49,11 @@ class PackedP(Fixed):
 
 class OnlineSoftmax(Fixed):
     """top: what is subtracted from the scores of each row, in log2 (-inf: no key seen), base: the same as a number to subtract
-    (0 then), row_sum: this thread's share of the sum of exponentials; all in registers. scale: what scores are multiplied by
-    in the exponent (positive).
+    (0 then), row_sum: this thread's share of the sum of exponentials; all in registers. scale: what scores are multiplied by in
+    the exponent (positive).
 
-    A tile's exponentials are taken below the top of the tiles before it, without waiting for its own maximum: that takes as long
-    as half of the exponentials. Their sum tells afterwards whether a score was above top by more than `tau` (log2) or nearly so;
+    A tile's exponentials are taken below the top of the tiles before it, without waiting for its own maximum, which takes half as
+    long as they do. Their sum tells afterwards whether a score was above top by more than `tau` (log2) or nearly so;
     `move` then takes the maximum and does the tile again. So exponentials reach 2^tau, and the end divides by what was really
     summed (FlashAttention-4, section 3)."""
 
