@@ -22,6 +22,7 @@ from typing import Callable
 import torch
 from torch import Tensor
 from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from flexfa4.ir import DType, Op
@@ -35,10 +36,6 @@ from .torch_op import LIBRARY, Attention, attention
 LIBRARY.define("leaf(Tensor like, str name) -> Tensor")
 LIBRARY.define("join(Tensor query, Tensor key, Tensor value, Tensor? score, Tensor? mask, Tensor? out, float scale, int[] tiles) "
                "-> (Tensor out, Tensor lse)")
-
-# Whether a mod may have lookups that are out of range where all positions are 0. It takes a mode, active while Dynamo traces;
-# Dynamo of torch 2.11 does not put modes back when it gives up.
-ANY_LOOKUP = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _MODS = str(Path(_PACKAGE, "mods"))
@@ -54,8 +51,7 @@ def _float_type(like: Tensor) -> torch.dtype:
 def _leaf_fake(like, name):
     if name in _FLOAT_LEAVES:
         return like.new_empty((), dtype=_float_type(like))
-    # A tensor known to be 0 may be an index as it is, as long as 0 (or what is computed from it) is in range.
-    return like.new_empty((), dtype=torch.int64) if ANY_LOOKUP else torch.tensor(0, device=like.device)
+    return like.new_empty((), dtype=torch.int64)
 
 
 def _join_fake(query, key, value, score, mask, out, scale, tiles):
@@ -89,26 +85,35 @@ class _Lookups(TorchFunctionMode):
 
 
 def _is_position(part) -> bool:
-    return isinstance(part, Tensor) and part.dim() == 0 and part.dtype not in (torch.bool, torch.uint8)
+    return isinstance(part, FakeTensor) and part.dim() == 0 and part.dtype not in (torch.bool, torch.uint8)
 
 
 _lookups = _Lookups()
 
 
-# These two run as they are while Dynamo traces: torch has no public way to have a mode active then. Dynamo puts the modes back
-# as they were when it ends, so nothing is left behind by a mod that fails.
+# These two run as they are while Dynamo traces: torch has no public way to have a mode active then. A mod that fails leaves the
+# mode to Dynamo's clean-up, which in torch 2.12 and later restores the modes by itself; 2.11 takes one left behind for a bug.
 @torch.compiler.assume_constant_result
 def _begin() -> int:
-    if ANY_LOOKUP and _lookups not in torch.overrides._get_current_function_mode_stack():
+    if not _active():
         _lookups.__enter__()
+        torch._dynamo.symbolic_convert.InstructionTranslator.current_tx().output.add_cleanup_hook(_leave)
     return 0
 
 
 @torch.compiler.assume_constant_result
 def _end() -> int:
-    if ANY_LOOKUP:
-        _lookups.__exit__(None, None, None)
+    _leave()
     return 0
+
+
+def _active() -> bool:
+    return _lookups in torch.overrides._get_current_function_mode_stack()
+
+
+def _leave() -> None:
+    if _active():
+        _lookups.__exit__(None, None, None)
 
 
 def _replaced(body: torch.fx.GraphModule) -> Callable:

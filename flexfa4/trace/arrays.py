@@ -184,7 +184,8 @@ class _Adoption:
 
 
 def _foreign(value) -> bool:
-    return (value.__module__ or "").split(".", 1)[0] in _FOREIGN
+    home = value.__module__
+    return isinstance(home, str) and home.split(".", 1)[0] in _FOREIGN
 
 
 def _filled(descriptor, value) -> bool:

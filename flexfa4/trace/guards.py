@@ -292,7 +292,7 @@ class Walk:
         self._table_or_pure(value)
         home = getattr(value, "__module__", None) or getattr(getattr(value, "__objclass__", None), "__module__", None)
         owner = getattr(value, "__self__", None)
-        if not _trusted(home or "") and not (isinstance(owner, types.ModuleType) and _trusted(owner.__name__)) and (
+        if not _trusted(home) and not (isinstance(owner, types.ModuleType) and _trusted(owner.__name__)) and (
                 owner is not None or home is not None):
             raise Unversioned(f"the built-in {getattr(value, '__qualname__', value)!s}")
         if isinstance(value, (types.BuiltinFunctionType, np.ufunc)):
@@ -410,7 +410,8 @@ def home_of(fn) -> str:
     if isinstance(fn, types.FunctionType):
         home = fn.__globals__.get("__name__") or ""
         return "collections" if home.startswith("namedtuple_") else home       # the __new__ that collections writes
-    return getattr(fn, "__module__", None) or ""
+    home = getattr(fn, "__module__", None)
+    return home if isinstance(home, str) else ""       # of the class of Cython's functions it is the slot of its instances
 
 
 def _known_metaclass(cls: type) -> None:
@@ -457,8 +458,8 @@ def _class_attribute(cls: type, name: str):
     return MISSING
 
 
-def _trusted(module: str | None) -> bool:
-    return bool(module) and module.split(".", 1)[0] in _TRUSTED
+def _trusted(module: object) -> bool:
+    return isinstance(module, str) and module.split(".", 1)[0] in _TRUSTED
 
 
 def _constant(value, at: int) -> Guard:

@@ -13,7 +13,6 @@ from torch.nn.attention import flex_attention as torch_flex
 import flexfa4
 from flexfa4.errors import LookupOutOfRange, TraceError
 from flexfa4.mods.gallery import GALLERY
-from flexfa4.runtime import compiled
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = torch.randn(7, generator=torch.Generator().manual_seed(1)).requires_grad_()
@@ -64,8 +63,6 @@ INSIDE = {
 
 @pytest.mark.parametrize("name", INSIDE)
 def test_what_a_mod_may_do(name):
-    if name == "lookups past the end at position 0" and not compiled.ANY_LOOKUP:
-        pytest.skip("not with torch 2.11")
     options = INSIDE[name]
     same(lambda q, k, v: flexfa4.flex_attention(q, k, v, **options), *qkv(), leaves=(TABLE, SHORT))
 

@@ -64,6 +64,20 @@ def test_refused(name):
     assert str(caught.value).startswith(f"{__file__}:") and "Write instead: " in str(caught.value)
 
 
+class Slot:
+    """As the class of Cython's functions: its own `__module__` describes that of its instances."""
+
+    scale = 2.0
+
+
+Slot.__module__ = property(lambda self: "somewhere")
+
+
+def test_a_class_without_the_name_of_a_module():
+    assert not isinstance(Slot.__module__, str)
+    trace(lambda score, b, h, q, k: score * Slot.scale, "score")
+
+
 ACCEPTED = {
     "module in eval mode": lambda s: IDLE(s), "of a capture, in eval mode": lambda s: s + IDLE(TABLE)[1],
     "not training": lambda s: F.dropout(s, 0.5, False), "by its name": lambda s: torch.dropout(s, 0.5, train=False),
