@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "emit": ("errors ir facts plan", "cutlass"),
     "kernels": ("errors ir facts plan schedule emit", "cutlass"),
     "engines": ("errors ir tensors interpret facts sparsity", "torch numpy"),
-    "runtime": ("errors ir tensors interpret facts trace sparsity schedule plan engines", "torch numpy"),
+    "runtime": ("errors ir tensors interpret facts trace sparsity schedule plan engines", "torch numpy tvm_ffi"),
     "reference": ("", "torch"),
     "validate": ("errors ir sparsity", "torch"),
     "debug": ("errors trace reference", "torch"),
@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "__init__": ("", ""),
 }
 # The one module of a part that may import more: (parts, packages)
-MAY_IMPORT_TOO = {"flexfa4.runtime.kernels": ("kernels", "cutlass")}
+MAY_IMPORT_TOO = {"flexfa4.runtime.compiler": ("kernels", "cutlass")}
 LAZY_PARTS = {"cli", "demo", "emulator"}  # may import inside a function; elsewhere only the optional matplotlib is
 
 

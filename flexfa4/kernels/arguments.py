@@ -5,8 +5,6 @@ scale: float32, what q.k is multiplied by. workers: int32, CTAs to launch. strea
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple, Optional
 
 import cutlass.cute as cute
@@ -15,14 +13,10 @@ from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, mak
 
 from flexfa4.emit.emitter import slot_types
 from flexfa4.emit.values import MEMORY_TYPE
-from flexfa4.ir import DType, Graph
-from flexfa4.ir.text import parse
-from flexfa4.plan import Plan
+from flexfa4.ir import DType
+from flexfa4.plan import TMA_BYTES, Signature
 
 ELEMENT = {DType.F16: Float16, DType.BF16: BFloat16}
-# TMA takes a base and strides that are multiples of 16 bytes.
-TMA_BYTES = 16
-KINDS = ("score", "mask", "out")
 
 
 class Tensors(NamedTuple):
@@ -56,50 +50,9 @@ class Values(NamedTuple):
     slots: Optional[tuple] = None
 
 
-@dataclass(frozen=True)
-class Signature:
-    """Which forward is compiled: a Plan, and which optional arguments a call passes. The compile key of the runtime.
-
-    masked: spans are passed. ordered: a work list is passed. counted: a work counter is passed. contiguous: which captures
-    (all of them, in order; () for none) have stride 1 in their last dimension. These are decisions of a launch,
-    not of a Plan.
-    """
-
-    plan: Plan
-    masked: bool = False
-    ordered: bool = False
-    counted: bool = False
-    contiguous: tuple[bool, ...] = ()
-
-    def __post_init__(self):
-        if self.plan.mask and not self.masked:
-            raise ValueError("a plan with a mask graph is launched with the mask's spans")
-        if self.plan.split and not self.ordered:
-            raise ValueError("a split plan is launched with a work list, which holds the pieces")
-
-    @cached_property
-    def graphs(self) -> tuple[Graph | None, Graph | None, Graph | None]:
-        """(score, mask, out)."""
-        return tuple(parse(text) if text else None for text in (getattr(self.plan, kind) for kind in KINDS))
-
-    def share(self, kind: str, values: Values) -> tuple[tuple, tuple, tuple[bool, ...]]:
-        """The captures, the slots, and the part of `contiguous` of one graph."""
-        captures, slots = values.captures or (), values.slots or ()
-        dense = self.contiguous or (False,) * len(captures)
-        first_capture = first_slot = 0
-        for name, graph in zip(KINDS, self.graphs):
-            if graph is None:
-                continue
-            more, others = first_capture + len(graph.captures), first_slot + len(graph.slots)
-            if name == kind:
-                return captures[first_capture:more], slots[first_slot:others], dense[first_capture:more]
-            first_capture, first_slot = more, others
-        return (), (), ()
-
-    @property
-    def slot_types(self) -> tuple:
-        """The staged type of each runtime scalar, in the flat order."""
-        return tuple(t for g in self.graphs if g is not None for t in slot_types(g, self.plan.assume))
+def slots_of(signature: Signature) -> tuple:
+    """The staged type of each runtime scalar, in the flat order."""
+    return tuple(t for g in signature.graphs if g is not None for t in slot_types(g, signature.plan.assume))
 
 
 def fake_arguments(signature: Signature, env_stream: bool) -> tuple:
@@ -126,7 +79,7 @@ def fake_arguments(signature: Signature, env_stream: bool) -> tuple:
     described = [c for g in signature.graphs if g is not None for c in g.captures]
     dense = signature.contiguous or (False,) * len(described)
     captures = tuple(_fake_capture(c, last_is_dense) for c, last_is_dense in zip(described, dense))
-    slots = tuple(kind(0) for kind in signature.slot_types)
+    slots = tuple(kind(0) for kind in slots_of(signature))
     stream = make_fake_stream(use_tvm_ffi_env_stream=env_stream)
     return (Tensors(q, k, v, out, lse), Float32(0), Lists(spans, work, parts, counter), Int32(0),
             Values(captures or None, slots or None), stream)

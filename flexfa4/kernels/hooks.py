@@ -20,9 +20,10 @@ from cutlass import Boolean, Float32, Int32
 
 from flexfa4.emit.emitter import Emitter, Scope
 from flexfa4.emit.values import select
+from flexfa4.plan.signature import KINDS
 
 from .affine import Walker, affine_terms
-from .arguments import KINDS, Signature, Values
+from .arguments import Signature, Values
 from .carried import Fixed
 from .slices import Area, Read, Stretch, slice_reads
 

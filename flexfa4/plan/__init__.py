@@ -6,8 +6,9 @@ from .forward import Sm90Forward, Sm100Forward, TiledForward
 from .hoist import Hoisted, Level, hoist
 from .plan import Plan
 from .ranges import WIDE, Assumptions, integer_ranges
+from .signature import TMA_BYTES, Signature
 
 __all__ = [
-    "Assumptions", "Barrier", "BudgetError", "Hoisted", "Level", "Plan", "Role", "Signal", "Sm100Forward", "Sm90Forward",
-    "TiledForward", "WIDE", "hoist", "integer_ranges", "plan_forward", "show_table",
+    "Assumptions", "Barrier", "BudgetError", "hoist", "Hoisted", "integer_ranges", "Level", "Plan", "plan_forward", "Role",
+    "show_table", "Signal", "Signature", "Sm100Forward", "Sm90Forward", "TiledForward", "TMA_BYTES", "WIDE",
 ]

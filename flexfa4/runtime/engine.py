@@ -1,11 +1,9 @@
 """Which engine runs a call: a GPU kernel where one fits, else the tiled engine, with the reason. Imports no compiler."""
 from __future__ import annotations
 
-import importlib
 import warnings
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from types import ModuleType
 from typing import Sequence
 
 import torch
@@ -64,12 +62,6 @@ def _plan(arch: str, dtype: DType, head_dim: int, head_dim_v: int, graphs: tuple
     except BudgetError as error:
         return Choice(None, str(error))
     return Choice(plan)
-
-
-@cache
-def kernels() -> ModuleType:
-    """`runtime.kernels`, which imports the compiler: at the first call that needs it, not before."""
-    return importlib.import_module("flexfa4.runtime.kernels")
 
 
 @cache

@@ -1,57 +1,72 @@
-"""Compiles the GPU kernels, once for each signature, and launches them. The only module of the runtime that imports the compiler;
-`engine.kernels()` imports it when the first call needs it."""
+"""Finds the GPU kernel of a call, in memory, on the disk or by compiling it, and launches it."""
 from __future__ import annotations
 
+import importlib
 import threading
 from dataclasses import dataclass, replace
 from typing import Callable, Sequence
 
-import cutlass.cute as cute
 import torch
 from torch import Tensor
 
 from flexfa4.ir.bound import BoundGraph
-from flexfa4.kernels.arguments import TMA_BYTES, Signature, fake_arguments
-from flexfa4.kernels.combine import Combine, fake_combine_arguments
-from flexfa4.kernels.sm90.forward import Forward as Sm90Kernel
-from flexfa4.kernels.sm100.forward import Forward as Sm100Kernel
-from flexfa4.plan import Plan
+from flexfa4.plan import TMA_BYTES, Plan, Signature
 
+from . import store
 from .lists import NO_MASK, Lists, workers_of
 
-_KERNELS = {"sm90": (Sm90Kernel, "sm_90a"), "sm100": (Sm100Kernel, "sm_100a")}
-_OPTIONS = "--enable-tvm-ffi --gpu-arch {}"
-
-_compiled: dict[Signature | tuple, Callable] = {}
+_found: dict[Signature | tuple, Callable] = {}
+_counts = {"compiled": 0, "loaded": 0}
 _lock = threading.Lock()
 
 
 def compiled(signature: Signature) -> Callable:
-    """The host function of a kernel. Compiles without a GPU; a cached one is found by its signature."""
-    kernel, arch = _KERNELS[signature.plan.arch]
-    return _compile(signature, lambda: (kernel(signature), *fake_arguments(signature, env_stream=True)), arch)
+    """The host function of a forward kernel. Compiles without a GPU; one that was compiled before is found by its signature."""
+    return _find(signature, "forward", signature.compile_key, signature)
 
 
 def compiled_combine(signature: Signature) -> Callable:
     """The host function that combines the parts of split rows. It depends on the plan's tiles and type alone."""
     plan = signature.plan
-    key = "combine", plan.arch, plan.dtype, plan.tiles.rows, plan.tiles.head_dim_v
-    return _compile(key, lambda: (Combine(signature), *fake_combine_arguments(signature)), _KERNELS[plan.arch][1])
+    key = plan.arch, plan.dtype, plan.tiles.rows, plan.tiles.head_dim_v
+    return _find(("combine", *key), "combine", lambda: repr(key), signature)
 
 
-def _compile(key, make: Callable[[], tuple], arch: str) -> Callable:
-    found = _compiled.get(key)
+def _find(key, kind: str, text: Callable[[], str], signature: Signature) -> Callable:
+    found = _found.get(key)
     if found is None:
         with _lock:
-            found = _compiled.get(key)
+            found = _found.get(key)
             if found is None:
-                found = _compiled[key] = cute.compile(*make(), options=_OPTIONS.format(arch))
+                found = _found[key] = _make(kind, text, signature)
     return found
+
+
+def _make(kind: str, text: Callable[[], str], signature: Signature) -> Callable:
+    """kind: which function of the compiler makes it."""
+    kept = store.usable()
+    key = store.key_of(f"{kind} {signature.plan.arch} {text()}") if kept else ""
+    found = store.load(key) if kept else None
+    if found is not None:
+        _counts["loaded"] += 1
+        return found
+    compiler = importlib.import_module("flexfa4.runtime.compiler")
+    make = getattr(compiler, kind)
+    _counts["compiled"] += 1
+    if kept and store.linker() is not None:
+        exported = make(signature, runs_here=False)
+        found = store.save(key, lambda path: compiler.export(exported, path))
+    return make(signature, runs_here=True) if found is None else found
 
 
 def compile_count() -> int:
     """How many kernels this process has compiled."""
-    return len(_compiled)
+    return _counts["compiled"]
+
+
+def load_count() -> int:
+    """How many kernels this process has found on the disk."""
+    return _counts["loaded"]
 
 
 def _itself(t: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import Plan
 from flexfa4.sparsity import Spans
 
-from . import engine, transforms
+from . import engine, kernels, transforms
 from .lists import Lists, dense_lists, lists_of
 from .programs import Layout, decode, encode, fitted
 from .spans_cache import spans_of
@@ -53,7 +53,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tup
         if call.plan is None:
             return _by_tiles(query, key, value, call)
         lists = _lists(call.plan, call.mask, call.layout, call.spans, query, key)
-        return engine.kernels().forward(call.plan, (query, key, value), call.scale, (call.score, call.mask, call.out), lists)
+        return kernels.forward(call.plan, (query, key, value), call.scale, (call.score, call.mask, call.out), lists)
     literals = [x for b in bound for x in b.literals]
     programs = encode(call.score, call.mask, call.out, call.layout)
     spans = _flat(call.spans)
@@ -120,7 +120,7 @@ def _by_kernel(tensors: tuple, scale: float, score, mask, layout: Layout | None)
     if mask is not None:
         layout = replace(layout, q_tile=choice.plan.tiles.rows, kv_tile=choice.plan.tiles.kv_tile)
     lists = _lists(choice.plan, mask, layout, None, query, key)
-    return engine.kernels().forward(choice.plan, tensors, scale, (score, mask, None), lists)
+    return kernels.forward(choice.plan, tensors, scale, (score, mask, None), lists)
 
 
 def _attention_backward(inputs, saved, d_out, d_lse, captures, spans, literals, programs, scale, wanted):

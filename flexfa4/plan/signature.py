@@ -1,0 +1,62 @@
+"""Signature: what a forward kernel is compiled for in full, a Plan and which optional arguments its launches pass."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+from flexfa4.ir import Graph
+from flexfa4.ir.text import parse
+
+from .plan import Plan
+
+KINDS = ("score", "mask", "out")
+# TMA takes a base and strides that are multiples of 16 bytes.
+TMA_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Which forward is compiled: a Plan, and which optional arguments a call passes. The compile key of the runtime.
+
+    masked: spans are passed. ordered: a work list is passed. counted: a work counter is passed. contiguous: which captures
+    (all of them, in order; () for none) have stride 1 in their last dimension. These are decisions of a launch,
+    not of a Plan.
+    """
+
+    plan: Plan
+    masked: bool = False
+    ordered: bool = False
+    counted: bool = False
+    contiguous: tuple[bool, ...] = ()
+
+    def __post_init__(self):
+        if self.plan.mask and not self.masked:
+            raise ValueError("a plan with a mask graph is launched with the mask's spans")
+        if self.plan.split and not self.ordered:
+            raise ValueError("a split plan is launched with a work list, which holds the pieces")
+
+    @cached_property
+    def graphs(self) -> tuple[Graph | None, Graph | None, Graph | None]:
+        """(score, mask, out)."""
+        return tuple(parse(text) if text else None for text in (getattr(self.plan, kind) for kind in KINDS))
+
+    def share(self, kind: str, values) -> tuple[tuple, tuple, tuple[bool, ...]]:
+        """The captures, the slots, and the part of `contiguous` of one graph, of `flexfa4.kernels.arguments.Values`."""
+        captures, slots = values.captures or (), values.slots or ()
+        dense = self.contiguous or (False,) * len(captures)
+        first_capture = first_slot = 0
+        for name, graph in zip(KINDS, self.graphs):
+            if graph is None:
+                continue
+            more, others = first_capture + len(graph.captures), first_slot + len(graph.slots)
+            if name == kind:
+                return captures[first_capture:more], slots[first_slot:others], dense[first_capture:more]
+            first_capture, first_slot = more, others
+        return (), (), ()
+
+    def compile_key(self) -> str:
+        """64 hex digits, the same in every process and on every machine."""
+        launch = (self.masked, self.ordered, self.counted, self.contiguous)
+        return hashlib.sha256(f"{self.plan.compile_key()} {launch!r}".encode()).hexdigest()
