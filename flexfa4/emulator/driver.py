@@ -3,12 +3,14 @@
 `prepare(arch)` must run before `cutlass` is imported: the DSL reads its environment once."""
 
 import ctypes
+import importlib
 import os
 import sys
 import tempfile
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from . import build, native, replay
 from .errors import EmulatorError
@@ -282,7 +284,8 @@ class device:
             raise EmulatorError("another emulated device is active", "options")
         _state["device"], _state["callback"] = self.device, _CALLBACK(self.device._launch)
         _state["shim"].flexfa4_set_callback(_state["callback"])
-        self.cute = sys.modules.get("cutlass.cute")
+        # Imported here where it was not yet: a function may be compiled, and its PTX be known, only now.
+        self.cute = importlib.import_module("cutlass.cute") if find_spec("cutlass") is not None else None
         if self.cute is not None:
             self.compile, self.cute.compile = self.cute.compile, _Compile(self.cute.compile)
         return self.device
