@@ -40,6 +40,8 @@ VARIANTS = {
     "kv_tile 176, one query stage": dict(kv_tile=176, q_stages=1),
     "two warpgroups, kv_tile 128": dict(consumers=2, registers=(240, 24)),
     "two warpgroups, kv_tile 192": dict(consumers=2, registers=(240, 24), kv_tile=192),
+    "two warpgroups, P of its own": dict(consumers=2, registers=(240, 24), own_p=True),
+    "three warpgroups, kv_tile 64": dict(consumers=3, registers=(160, 32), kv_tile=64, own_p=False),
 }
 LAUNCH = ("workers", "counter", "order")
 
@@ -73,9 +75,10 @@ def variant(case: Case, changes: dict):
     return lambda: kernels.forward(plan, (q, k, v), case.dim ** -0.5, bounds, held, crew)
 
 
-def measure(case: Case, repeats: int) -> dict:
+def measure(case: Case, repeats: int, names: list[str]) -> dict:
     ready, first = {}, None
-    for name, changes in VARIANTS.items():
+    for name in names:
+        changes = VARIANTS[name]
         try:
             run = variant(case, changes)
         except BudgetError as error:
@@ -96,6 +99,7 @@ def measure(case: Case, repeats: int) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", nargs="*", default=list(VARIANTS), help="variants")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "sm90_choices")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -104,13 +108,13 @@ def main() -> None:
     results = {}
     for case in CASES:
         label = f"{case.mod} {case.batch},{case.heads},{case.length},{case.dim}"
-        results[label] = measure(case, args.repeats)
+        results[label] = measure(case, args.repeats, args.only)
         args.out.with_suffix(".json").write_text(json.dumps(results, indent=1))
         print(label, {name: round(ms, 3) for name, ms in results[label].items()}, flush=True)
     head = ["variant", *results]
     lines = [f"{torch.cuda.get_device_name()}; ms (ratio to the plan as it is).", "",
              "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    for name in VARIANTS:
+    for name in args.only:
         cells = [f"{r[name]:.3f} ({r[name] / r['as planned']:.3f})" if name in r else "-" for r in results.values()]
         lines.append("| " + " | ".join([name, *cells]) + " |")
     args.out.with_suffix(".md").write_text("\n".join(lines) + "\n")

@@ -21,9 +21,11 @@ NO_MORE = -1
 
 @dataclass(frozen=True)
 class Slots(Fixed):
-    """words: int32 [stages, WORDS] in shared memory. The writer's barrier arrival orders its words before the readers'."""
+    """words: int32 [stages, WORDS] in shared memory. The writer's barrier arrival orders its words before the readers'.
+    backwards: the direction of the walks."""
 
     words: cute.Tensor
+    backwards: bool = False
 
     def write(self, stage: Int32, item: WorkItem, walk: Walk) -> None:
         """By one thread, before it arrives at the barrier that the readers wait for."""
@@ -41,5 +43,6 @@ class Slots(Fixed):
         valid, tile, kind, stop, limit, run, last_run = word[6:]
         busy = Boolean(item.batch != NO_MORE)
         if spans is None:
-            return busy, item, Walk(Boolean(valid != 0), tile, FULL, stop, limit, run, last_run)
-        return busy, item, Walk(Boolean(valid != 0), tile, kind, stop, limit, run, last_run, runs=spans[1]).read_ahead()
+            return busy, item, Walk(Boolean(valid != 0), tile, FULL, stop, limit, run, last_run, backwards=self.backwards)
+        walk = Walk(Boolean(valid != 0), tile, kind, stop, limit, run, last_run, runs=spans[1], backwards=self.backwards)
+        return busy, item, walk.read_ahead()

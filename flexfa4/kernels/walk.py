@@ -79,7 +79,8 @@ def next_index(index: Int32, counter: cute.Tensor | None, count: Int32) -> Int32
 @dataclass(frozen=True)
 class Walk(Carried):
     """Where one role is in its row. valid: there is a tile; tile: its index; kind: FULL or PARTIAL (a Python int where no mask
-    was given). The rest is the walk's own: the run it is in, and the one after, read ahead so that its latency is hidden."""
+    was given). The rest is the walk's own: the run it is in, and the one after, read ahead so that its latency is hidden. Bounds
+    are exclusive in the walk's direction. backwards: from the last tile to the first."""
 
     valid: Boolean
     tile: Int32
@@ -92,41 +93,49 @@ class Walk(Carried):
     next_stop: Int32 | None = None
     next_kind: Int32 | None = None
     runs: cute.Tensor | None = None
+    backwards: bool = False
 
     def next(self) -> "Walk":
         """One tile on, without branches."""
-        tile = self.tile + 1
+        tile = self.tile - 1 if self.backwards else self.tile + 1
         if self.runs is None:
-            return replace(self, tile=tile, valid=Boolean(tile < self.limit))
-        moved = Boolean(tile >= self.stop)
-        run = self.run + select(moved, Int32(1), Int32(0), Int32)
+            return replace(self, tile=tile, valid=self.before(tile, self.limit))
+        moved = Boolean(tile == self.stop)
+        run = self.run + select(moved, Int32(-1 if self.backwards else 1), Int32(0), Int32)
         tile = select(moved, self.next_begin, tile, Int32)
         stop = select(moved, self.next_stop, self.stop, Int32)
         kind = select(moved, self.next_kind, self.kind, Int32)
-        valid = Boolean(run < self.last_run) & Boolean(tile < self.limit)
+        valid = self.before(run, self.last_run) & self.before(tile, self.limit)
         return replace(self, valid=valid, tile=tile, kind=kind, stop=stop, run=run).read_ahead()
+
+    def before(self, a: Int32, b: Int32) -> Boolean:
+        """Whether the walk meets `a` before `b`."""
+        return Boolean(a > b) if self.backwards else Boolean(a < b)
 
     def read_ahead(self) -> "Walk":
         """With the run after this one."""
-        begin, stop, kind = run_record(self.runs, self.run + 1, self.last_run)
+        begin, stop, kind = run_record(self.runs, self.run + (-1 if self.backwards else 1), self.last_run, self.backwards)
         return replace(self, next_begin=begin, next_stop=stop, next_kind=kind)
 
 
-def start_walk(item: WorkItem, spans: tuple | None, grid: Grid, split: bool) -> Walk:
+def start_walk(item: WorkItem, spans: tuple | None, grid: Grid, split: bool, backwards: bool = False) -> Walk:
     """The walk at the first tile of an item. spans: `arguments.fake_arguments`' (None: every tile is FULL). split: whether items
     may begin inside their row; otherwise their range is that of the row."""
+    low, high = (item.kv_begin, item.kv_end) if split or spans is None else (Int32(0), grid.kv_tiles)
+    near, limit = (high - 1, low - 1) if backwards else (low, high)
     if spans is None:
         none = Int32(0)
-        return Walk(Boolean(item.kv_begin < item.kv_end), item.kv_begin, FULL, item.kv_end, item.kv_end, none, none)
+        return Walk(Boolean(low < high), near, FULL, limit, limit, none, none, backwards=backwards)
     runs = spans[1]
     first, last = row_records(item, spans)
-    limit = item.kv_end if split else grid.kv_tiles
-    begin, stop, kind = run_record(runs, first, last)
+    run, last_run = (last - 1, first - 1) if backwards else (first, last)
+    begin, stop, kind = run_record(runs, run, last_run, backwards)
     if split:
-        first, begin, stop, kind = _skip(runs, first, last, item.kv_begin)
-        begin = select(begin < item.kv_begin, item.kv_begin, begin, Int32)
-    valid = Boolean(first < last) & Boolean(begin < limit)
-    return Walk(valid, begin, kind, stop, limit, first, last, runs=runs).read_ahead()
+        run, begin, stop, kind = _skip(runs, run, last_run, near, backwards)
+        clipped = begin > near if backwards else begin < near
+        begin = select(clipped, near, begin, Int32)
+    walk = Walk(Boolean(True), begin, kind, stop, limit, run, last_run, runs=runs, backwards=backwards)
+    return replace(walk, valid=walk.before(run, last_run) & walk.before(begin, limit)).read_ahead()
 
 
 def row_records(item: WorkItem, spans: tuple) -> tuple[Int32, Int32]:
@@ -136,18 +145,25 @@ def row_records(item: WorkItem, spans: tuple) -> tuple[Int32, Int32]:
     return row_ptr[row], row_ptr[row + 1]
 
 
-def run_record(runs: cute.Tensor, run: Int32, last_run: Int32) -> tuple[Int32, Int32, Int32]:
-    """A run's (begin, end, kind); of one past the last, some record that exists and is not used."""
-    at = select(run < last_run, run, last_run - 1, Int32)
+def run_record(runs: cute.Tensor, run: Int32, last_run: Int32, backwards: bool = False) -> tuple[Int32, Int32, Int32]:
+    """A run's first tile, exclusive end and kind, in the walk's direction; of one past the last, some record that exists and is
+    not used."""
+    at = select(run > last_run if backwards else run < last_run, run, Int32(0) if backwards else last_run - 1, Int32)
     at = select(at < 0, Int32(0), at, Int32)
-    return runs[at, 0], runs[at, 1], runs[at, 2]
+    begin, end, kind = runs[at, 0], runs[at, 1], runs[at, 2]
+    return (end - 1, begin - 1, kind) if backwards else (begin, end, kind)
 
 
 @cute.jit
-def _skip(runs: cute.Tensor, first: Int32, last: Int32, kv_begin: Int32):
-    """The first run that reaches past kv_begin."""
-    begin, stop, kind = run_record(runs, first, last)
-    while (first < last) & (stop <= kv_begin):
-        first += 1
-        begin, stop, kind = run_record(runs, first, last)
-    return first, begin, stop, kind
+def _skip(runs: cute.Tensor, run: Int32, last_run: Int32, near: Int32, backwards: bool):
+    """The first run that reaches the tile `near`, or one after it."""
+    begin, stop, kind = run_record(runs, run, last_run, backwards)
+    if cutlass.const_expr(backwards):
+        while (run > last_run) & (stop >= near):
+            run -= 1
+            begin, stop, kind = run_record(runs, run, last_run, backwards)
+    else:
+        while (run < last_run) & (stop <= near):
+            run += 1
+            begin, stop, kind = run_record(runs, run, last_run, backwards)
+    return run, begin, stop, kind

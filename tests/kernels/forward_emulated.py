@@ -143,6 +143,20 @@ def wrapping(score, b, h, q, kv):
     return score + RAMP[q - kv]
 
 
+def falling(score, b, h, q, kv):
+    """The first key of all has the largest score, and a tile's are far below those of the tile before."""
+    return score - 0.5 * kv
+
+
+def rising(score, b, h, q, kv):
+    return score + 0.5 * (kv - q - 220)
+
+
+def one_key_above(score, b, h, q, kv):
+    """Exponentials below the other keys' maximum overflow."""
+    return torch.where(kv == 3, score, score - 1000.0)
+
+
 RAMP = torch.linspace(-2, 2, 400)
 CASES = [
     Case("plain"),
@@ -168,6 +182,10 @@ CASES = [
     Case("a literal beyond 32 bits", mask_mod=lambda b, h, q, kv: q - kv + 10**12 < 10**12 + 20, workers=2),
     Case("bias of the distance", (300, 420), (4, 2), score_mod=by_distance(4, 420), mask_mod=mods.causal_mask),
     Case("index that wraps", (400, 400), (1, 1), (64, 64), score_mod=wrapping),
+    Case("scores that fall", (200, 420), score_mod=falling),
+    Case("scores that rise", (200, 420), score_mod=rising, mask_mod=mods.causal_bottom_right(200, 420), dims=(64, 64)),
+    Case("one key far above", (200, 420), score_mod=one_key_above),
+    Case("one key far above, D=64", (200, 420), score_mod=one_key_above, dims=(64, 64), mask_mod=seldom),
     *gallery(),
 ]
 CASES += [

@@ -21,6 +21,9 @@ from .softmax import OnlineSoftmax, scale_rows
 
 # [B, H, S, D] -> [S, D, H, B]: a head's matrix first.
 HEAD_MATRIX = [2, 3, 1, 0]
+# Keys near the query come first under causal masks, and mods that decay with distance have their largest scores there: the top
+# of a row is then known from its first tile.
+BACKWARDS = True
 
 
 class Ends(NamedTuple):
@@ -73,7 +76,7 @@ class Forward:
             cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
         rings = [Ring.of(pointers, name, shapes.bytes(name)) for name in ("q", "k", "v")]
-        slots = Slots(items)
+        slots = Slots(items, BACKWARDS)
         sources = [Source(atom, tensor, target) for (atom, tensor), target in zip(maps[:3], shared)]
         if warp < 4:
             cute.arch.setmaxregister_decrease(t.registers[1])
@@ -93,7 +96,7 @@ class Forward:
         q_turn, turn = Turn.first(self.tiles.q_stages), Turn.first(self.tiles.kv_stages)
         while index < count:
             item = work_item(index, lists.work, grid)
-            walk = start_walk(item, lists.spans, grid, self.signature.plan.split)
+            walk = start_walk(item, lists.spans, grid, self.signature.plan.split, BACKWARDS)
             batch = item.batch if kv_batch > 1 else Int32(0)
             loader.queries(item, walk, q_turn)
             q_turn = q_turn.next()

@@ -17,6 +17,7 @@ ROWS = 2
 # The four threads of a quad hold the columns of the same two rows.
 QUAD = (1, 2)
 _CONVERT = {BFloat16: "cvt.rn.bf16x2.f32 {$w0}, {$r0}, {$r1};", Float16: "cvt.rn.f16x2.f32 {$w0}, {$r0}, {$r1};"}
+_MOVE = "mov.b32 {$w0}, {$r0};"
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,10 @@ class PackedP(Fixed):
             _CONVERT[self.element], write_only_types=[Int32], read_only_args=[b, a])
 
     def copy_to(self, other: "PackedP") -> None:
+        """By instructions that the compiler keeps where they are. Otherwise it writes P to the registers of the product in
+        flight, and ptxas then waits after every product of the kernel."""
         for i in range(cute.size(self.words)):
-            other.words[i] = cute.arch.inline_ptx("mov.b32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[self.words[i]])
+            other.words[i] = cute.arch.inline_ptx(_MOVE, write_only_types=[Int32], read_only_args=[self.words[i]])
 
 
 class OnlineSoftmax(Fixed):
@@ -76,27 +79,23 @@ class OnlineSoftmax(Fixed):
             self.row_sum[i] = self.tile_sum[i]
 
     def update(self, scores: cute.Tensor, p: PackedP) -> Boolean:
-        """A later tile: P of the scores, which become exponents in place. Returns whether any row of the warp is to `move`;
-        `add` follows."""
+        """A later tile: P of the scores. Returns whether any row of the warp is to `move`; `add` follows."""
         self._exponentials(scores, p)
         far = Boolean(False)
         for i in range(ROWS):
             far = far | (self.tile_sum[i] > self.most) | (self.top[i] == -math.inf)
         return cute.arch.vote_any_sync(far)
 
-    def move(self, exponents: cute.Tensor, p: PackedP) -> None:
+    def move(self, scores: cute.Tensor, p: PackedP) -> None:
         """The tile again, below its own maximum where that is higher; `factors`: what each row of O is to be multiplied by."""
         for i in range(ROWS):
-            top, unseen = self._tile_maximum(exponents, i), self.top[i] == -math.inf
-            moves = (top > 0.0) | (unseen & (top > -math.inf))
-            shift = select(moves, top, Float32(0.0), Float32)
-            self.factors[i] = select(unseen, Float32(0.0), cute.math.exp2(-shift, fastmath=True), Float32)
+            top, before = self._tile_maximum(scores, i) * self.scale, self.top[i]
+            self.top[i] = select(top > before, top, before, Float32)
+            self.base[i] = _subtracted(self.top[i])
+            # Where a row has seen no key yet its sum and its O are 0, and so is the factor.
+            self.factors[i] = cute.math.exp2(before - self.base[i], fastmath=True)
             self.row_sum[i] = self.row_sum[i] * self.factors[i]
-            self.base[i] = self.base[i] + shift
-            self.top[i] = select(unseen & (top == -math.inf), self.top[i], self.base[i], Float32)
-            for j in range(cute.size(exponents, mode=[1])):
-                exponents[i, j] = exponents[i, j] - shift
-        self._sum(exponents, p)
+        self._exponentials(scores, p)
 
     def add(self) -> None:
         for i in range(ROWS):
@@ -107,16 +106,10 @@ class OnlineSoftmax(Fixed):
         return _across_quad(_reduced(row, cute.arch.fmax), cute.arch.fmax)
 
     def _exponentials(self, scores: cute.Tensor, p: PackedP) -> None:
-        for j in range(cute.size(scores, mode=[1])):
-            for i in range(ROWS):
-                scores[i, j] = scores[i, j] * self.scale - self.base[i]
-        self._sum(scores, p)
-
-    def _sum(self, exponents: cute.Tensor, p: PackedP) -> None:
         """P and `tile_sum`. Pairs are added up one after the other: a tree would keep them in registers."""
-        for pair in range(cute.size(exponents, mode=[1]) // 2):
+        for pair in range(cute.size(scores, mode=[1]) // 2):
             for i in range(ROWS):
-                a, b = (cute.math.exp2(exponents[i, 2 * pair + k], fastmath=True) for k in range(2))
+                a, b = (cute.math.exp2(scores[i, 2 * pair + k] * self.scale - self.base[i], fastmath=True) for k in range(2))
                 p.put(i, pair, a, b)
                 self.tile_sum[i] = a + b if pair == 0 else self.tile_sum[i] + (a + b)
 
