@@ -9,7 +9,6 @@ import contextlib
 import io
 import math
 import sys
-import traceback
 from typing import Callable
 
 import torch
@@ -18,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from .errors import ShapeError, TraceError
 from .reference import softmax
-from .trace import arity, describe, is_user_file
+from .trace import arity, describe, raised_at
 
 # About a minute of calls.
 MOST_POSITIONS = 2**21
@@ -105,11 +104,8 @@ def _called(mod: Callable, kind: str, at: tuple[Tensor, ...], *lead: Tensor) -> 
     try:
         return torch.as_tensor(mod(*(x.clone() for x in (*lead, *at))))
     except Exception as error:
-        file, line, name = describe(mod, kind)
-        for frame in reversed(traceback.extract_tb(error.__traceback__)):
-            if is_user_file(frame.filename) and frame.filename != __file__:
-                file, line = frame.filename, frame.lineno
-                break
+        *defined_at, name = describe(mod, kind)
+        file, line = raised_at(error, beside=__file__) or defined_at
         names = ("b", "h", "q_idx", "kv_idx" if kind != "out" else "d_idx")
         place = ", ".join(f"{n}={int(i)}" for n, i in zip(names, at))
         raise TraceError(f"{file}:{line}: {name} raises {type(error).__name__} when it is called at {place}: {error}") from error

@@ -1,7 +1,8 @@
 """From a mod in plain Python to a graph: tracing, capture of tensors, the cache of unchanged mods."""
 from .cache import bind
 from .fingerprint import Fingerprint, fingerprint, fingerprint_of
-from .recorder import is_user_file
+from .recorder import is_user_file, raised_at
 from .trace import arity, describe, trace
 
-__all__ = ["Fingerprint", "arity", "bind", "describe", "fingerprint", "fingerprint_of", "is_user_file", "trace"]
+__all__ = ["Fingerprint", "arity", "bind", "describe", "fingerprint", "fingerprint_of", "is_user_file", "raised_at",
+           "trace"]

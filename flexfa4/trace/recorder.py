@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -185,6 +186,14 @@ def user_frame():
 
 def is_user_file(filename: str) -> bool:
     return not filename.startswith(_SKIP)
+
+
+def raised_at(error: Exception, beside: str = "") -> tuple[str, int] | None:
+    """(file, line) of the innermost frame of `error` that is the user's; frames of the file `beside` are not."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if is_user_file(frame.filename) and frame.filename != beside:
+            return frame.filename, frame.lineno
+    return None
 
 
 def _line() -> int:

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import inspect
 import linecache
-import traceback
 import types
 
 import torch
@@ -18,7 +17,7 @@ from .arrays import adopt_arrays
 from .lanes import Lanes, whole
 from .mode import TracingMode
 from .randomness import draws
-from .recorder import Recorder, is_user_file, recording, refuse
+from .recorder import Recorder, is_user_file, raised_at, recording, refuse
 from .tracer import Traced
 
 SIGNATURES = {
@@ -214,11 +213,8 @@ def _finish(recorder: Recorder, kind: str, root: Node, file: str, line: int) -> 
 def _user_error(error: Exception, recorder: Recorder, where: str) -> TraceError:
     """An exception raised by the user's code while it was traced, placed at the user's line."""
     name = recorder.name
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if is_user_file(frame.filename) and not recorder.at:
-            where = f"{frame.filename}:{frame.lineno}"
-            break
-    where = f"{recorder.at[0]}:{recorder.at[1]}" if recorder.at else where
+    if at := recorder.at or raised_at(error):
+        where = f"{at[0]}:{at[1]}"
     if "does not support ufuncs" in str(error):
         return refuse(f"{name} calls a numpy function on a traced value", "the torch function of the same name", where)
     path, _, number = where.rpartition(":")
