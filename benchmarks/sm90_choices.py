@@ -65,7 +65,7 @@ def variant(case: Case, changes: dict):
         section = lists.section_kv_heads(case.length, case.dim, case.dim_v, 2, lists.L2_BYTES["sm90"])
         schedule = make_schedule(lists.work_of(spans, heads), lists.workers_of(device), section, split=False)
         held = lists.make_lists(spans, schedule if changes.get("order", True) else None, device)
-    items = kernels.work_items(plan, q, held)
+    items = kernels.work_items(plan, q, k, held)
     crew = kernels.crew_of(device, items)
     if changes.get("workers") == "items":
         crew = kernels.Crew(items)

@@ -142,7 +142,7 @@ def _layout(bound: BoundGraph, query: Tensor, key: Tensor, plan: Plan | None) ->
     per_batch, per_head = bound.graph.uses(Op.B), bound.graph.uses(Op.H)
     batches, heads = query.shape[0] if per_batch else 1, query.shape[1] if per_head else 1
     if plan is not None:
-        return Layout(plan.tiles.rows, plan.tiles.kv_tile, batches, heads)
+        return Layout(plan.q_tile, plan.tiles.kv_tile, batches, heads)
     group = 1 if per_head else query.shape[1] // key.shape[1]
     return Layout(query_tile(query.shape[2], group), KV_TILE, batches, heads)
 

@@ -53,11 +53,11 @@ def _run(options: Namespace, example, made: dict) -> str:
     lists, parts = NO_MASK, []
     if made.get("mask") is not None:
         mask = create_block_mask(made["mask"], 1, HEADS, example.q_len, example.kv_len)
-        lists = make_lists(mask.spans(choice.plan.tiles.rows, choice.plan.tiles.kv_tile), None)
+        lists = make_lists(mask.spans(choice.plan.q_tile, choice.plan.tiles.kv_tile), None)
         parts.append(tiles(mask))
     want, want_lse = reference.attention(query, key, value, made.get("score"), made.get("mask"), scale, made.get("out"))
     with emulator.device(arch, seed=options.seed, completion=options.completion, races=True, trace=True) as device:
-        crew = kernels.Crew(kernels.work_items(choice.plan, query, lists), None, device.tensor)
+        crew = kernels.Crew(kernels.work_items(choice.plan, query, key, lists), None, device.tensor)
         out, lse = kernels.forward(choice.plan, (query, key, value), scale, bounds, lists, crew)
     launch = device.launches[0]
     parts = [

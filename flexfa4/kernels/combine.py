@@ -1,7 +1,7 @@
 """Combines the parts of query tiles that were split over KV: any architecture.
 
 Part p of a row is its softmax over some of the keys, O_p, with LSE_p. The row's LSE is log(sum(exp(LSE_p))) and its output the
-sum of exp(LSE_p - LSE) O_p. One warp a row; a lane holds every 32nd column.
+sum of exp(LSE_p - LSE) O_p. One warp a row; a lane holds every 32nd column. Of rows that do not exist the parts hold nothing.
 """
 from __future__ import annotations
 
@@ -9,51 +9,53 @@ import math
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32
+from cutlass import Boolean, Float32, Int32
 from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream
 
 from flexfa4.emit.values import select
 
 from .arguments import ELEMENT, Signature, fake_list, fake_rows
 from .hooks import LN_2, LOG2_E
+from .packing import Packing
 
 WARPS = 4
 
 
 def fake_combine_arguments(signature: Signature) -> tuple:
-    """(parts, rows int32[m, 3] of (batch, head, q_tile), ptr int32[m + 1], out, lse, stream): row i is parts ptr[i] ..
-    ptr[i + 1]; parts, out and lse as in `arguments.Lists` and `arguments.Tensors`."""
+    """(parts, rows int32[m, 3] of (batch, head, q_tile), ptr int32[m + 1], out, lse, packed, stream): row i is parts ptr[i] ..
+    ptr[i + 1]; parts, out and lse as in `arguments.Lists` and `arguments.Tensors`; packed: int32, heads in a query tile."""
     batch, heads, q_len, dim_v, count = (cute.sym_int() for _ in range(5))
     shape = (count, signature.plan.tiles.rows, dim_v)
     parts = (make_fake_compact_tensor(Float32, shape, stride_order=(2, 1, 0)),
              make_fake_compact_tensor(Float32, shape[:2], stride_order=(1, 0)))
     out = fake_rows(ELEMENT[signature.plan.dtype], (batch, heads, q_len, dim_v))
     lse = make_fake_compact_tensor(Float32, (batch, heads, q_len), stride_order=(2, 1, 0))
-    return parts, fake_list(3), fake_list(1), out, lse, make_fake_stream(use_tvm_ffi_env_stream=True)
+    return parts, fake_list(3), fake_list(1), out, lse, Int32(0), make_fake_stream(use_tvm_ffi_env_stream=True)
 
 
 class Combine:
     """Callable with `fake_combine_arguments`; compile it with `cute.compile`."""
 
     def __init__(self, signature: Signature):
-        self.rows = signature.plan.tiles.rows
+        self.rows, self.pack = signature.plan.tiles.rows, signature.plan.pack
         self.columns = -(-signature.plan.tiles.head_dim_v // 32)
 
     @cute.jit
-    def __call__(self, parts: tuple, rows: cute.Tensor, ptr: cute.Tensor, out: cute.Tensor, lse: cute.Tensor, stream):
-        self.kernel(parts, rows, ptr, out, lse).launch(
+    def __call__(self, parts: tuple, rows: cute.Tensor, ptr: cute.Tensor, out: cute.Tensor, lse: cute.Tensor, packed: Int32,
+                 stream):
+        self.kernel(parts, rows, ptr, out, lse, packed).launch(
             grid=(rows.shape[0], self.rows // WARPS, 1), block=(32 * WARPS, 1, 1), stream=stream)
 
     @cute.kernel
-    def kernel(self, parts: tuple, rows: cute.Tensor, ptr: cute.Tensor, out: cute.Tensor, lse: cute.Tensor):
+    def kernel(self, parts: tuple, rows: cute.Tensor, ptr: cute.Tensor, out: cute.Tensor, lse: cute.Tensor, packed: Int32):
         values, lses = parts
         tile, block, _ = cute.arch.block_idx()
         lane = cute.arch.lane_idx()
         row = block * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        batch, head = rows[tile, 0], rows[tile, 1]
-        q = rows[tile, 2] * self.rows + row
+        packing, at = Packing(self.pack, packed), rows[tile, 2] * self.rows + row
+        batch, head, q = rows[tile, 0], packing.head(rows[tile, 1], at), packing.query(at)
         first, last = ptr[tile], ptr[tile + 1]
-        if q < out.shape[2]:
+        if packing.exists(at, out.shape[2]):
             top = Float32(-math.inf)
             for part in cutlass.range(first, last):
                 top = cute.arch.fmax(top, lses[part, row])

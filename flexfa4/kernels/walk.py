@@ -27,12 +27,13 @@ __all__ = ["FULL", "PARTIAL", "UNSPLIT", "Grid", "Walk", "WorkItem", "next_index
 
 @dataclass(frozen=True)
 class Grid(Carried):
-    """How many tiles there are: query tiles of a row of work items, heads as work items count them (KV heads where a query tile
-    packs the heads of one), and KV tiles."""
+    """How many tiles there are: query tiles of a row of work items, heads as work items count them (fewer where `packed` heads
+    share a query tile), and KV tiles."""
 
     q_tiles: Int32
     heads: Int32
     kv_tiles: Int32
+    packed: Int32
 
 
 @dataclass(frozen=True)

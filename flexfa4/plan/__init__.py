@@ -1,7 +1,7 @@
 """Every decision that shapes machine code, as frozen values that refuse to be wrong. Imports neither torch nor cutlass itself."""
 from .barriers import Barrier, Role, Signal, show_table
 from .budget import BudgetError
-from .build import plan_forward
+from .build import Heads, RowLayout, plan_forward, row_layout
 from .forward import Sm90Forward, Sm100Forward, TiledForward
 from .hoist import Hoisted, Level, hoist
 from .plan import Plan
@@ -9,6 +9,7 @@ from .ranges import WIDE, Assumptions, integer_ranges
 from .signature import TMA_BYTES, Signature
 
 __all__ = [
-    "Assumptions", "Barrier", "BudgetError", "hoist", "Hoisted", "integer_ranges", "Level", "Plan", "plan_forward", "Role",
-    "show_table", "Signal", "Signature", "Sm100Forward", "Sm90Forward", "TiledForward", "TMA_BYTES", "WIDE",
+    "Assumptions", "Barrier", "BudgetError", "Heads", "hoist", "Hoisted", "integer_ranges", "Level", "Plan", "plan_forward", "Role",
+    "row_layout", "RowLayout", "show_table", "Signal", "Signature", "Sm100Forward", "Sm90Forward", "TiledForward", "TMA_BYTES",
+    "WIDE",
 ]

@@ -1,19 +1,21 @@
 """From what is asked to a Plan: pad head dims, choose stages that fit, pack heads where it saves work."""
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 
 from flexfa4.facts.simplify import simplify
-from flexfa4.ir import DType, Graph
+from flexfa4.ir import DType, Graph, Op
 from flexfa4.ir.text import show
 
 from .budget import BudgetError
 from .forward import Sm90Forward, Sm100Forward, TiledForward
-from .plan import Plan
+from .plan import PACKS, Plan, heads_a_thread
 from .ranges import WIDE, Assumptions
 
-MOST_STAGES = 4     # K and V of the step in work and of the next: more only hides jitter
+# K and V of the step in work and of the next: more only hides jitter. Of few rows there is little work to hide the loads behind.
+MOST_STAGES = {False: 4, True: 6}
 
 
 def pad(head_dim: int) -> int:
@@ -21,17 +23,18 @@ def pad(head_dim: int) -> int:
     return -(-head_dim // 16) * 16
 
 
-def sm100_tiles(head_dim: int, head_dim_v: int) -> Sm100Forward:
-    """As many stages as fit up to four; the output over the queries only where two stages do not fit otherwise. Raises
-    BudgetError for head dims that fit in no way, naming the sum."""
-    for over_q in (False, True):
-        for stages in range(MOST_STAGES, 1, -1):
-            try:
-                return Sm100Forward(
-                    pad(head_dim), pad(head_dim_v), kv_stages=stages, out_over_q=over_q, software_exp=software_exp(head_dim)
-                )
-            except BudgetError as error:
-                last = error
+def sm100_tiles(head_dim: int, head_dim_v: int, short: bool = False) -> Sm100Forward:
+    """As many stages as fit; the output over the queries only where two stages do not fit otherwise. One query tile for few
+    rows (short), with more stages instead of the other one, and where two do not fit in tensor memory. Raises BudgetError for
+    head dims that fit in no way, naming the sum."""
+    for q_tiles in (1,) if short else (2, 1):
+        for over_q in (False, True):
+            for stages in range(MOST_STAGES[short], 1, -1):
+                try:
+                    return Sm100Forward(pad(head_dim), pad(head_dim_v), q_tiles=q_tiles, kv_stages=stages, out_over_q=over_q,
+                                        software_exp=software_exp(head_dim))
+                except BudgetError as error:
+                    last = error
     raise last
 
 
@@ -42,35 +45,89 @@ def software_exp(head_dim: int) -> int:
 
 # consumers, kv_tile, registers, own_p: three warpgroups of 64 rows where O is narrow enough for 160 registers a thread.
 _SM90_CHOICES = ((3, 128, (160, 32), False), (2, 128, (240, 24), True), (2, 80, (240, 24), True), (1, 64, (256, 24), True))
+# For few rows: one warpgroup, so that the rows that no query has cost little, and stages to keep the memory busy.
+_SM90_SHORT_CHOICES = ((1, 128, (256, 24), True), (1, 80, (256, 24), True), (1, 64, (256, 24), True))
 
 
-def sm90_tiles(head_dim: int, head_dim_v: int) -> Sm90Forward:
+def sm90_tiles(head_dim: int, head_dim_v: int, short: bool = False) -> Sm90Forward:
     """The widest choice whose fragments fit in registers and whose stages fit in shared memory, with two query tiles where they
-    fit too; BudgetError where none does."""
-    for consumers, kv_tile, registers, own_p in _SM90_CHOICES:
-        for q_stages in (2, 1):
+    fit too; BudgetError where none does. short: for few rows."""
+    for consumers, kv_tile, registers, own_p in _SM90_SHORT_CHOICES if short else _SM90_CHOICES:
+        for kv_stages, q_stages in ((4, 1), (3, 1), (2, 1)) if short else ((2, 2), (2, 1)):
             try:
-                return Sm90Forward(pad(head_dim), pad(head_dim_v), consumers, kv_tile, 2, registers, q_stages, own_p=own_p)
+                return Sm90Forward(pad(head_dim), pad(head_dim_v), consumers, kv_tile, kv_stages, registers, q_stages, own_p=own_p)
             except BudgetError as error:
                 last = error
     raise last
 
 
-def packed_heads(group: int, q_len: int, rows: int) -> int:
-    """Query heads of a KV head to put into one query tile: as many as divide the tile, where one head leaves rows unused."""
-    if q_len >= rows or group == 1:
+_TILES = {"sm100": sm100_tiles, "sm90": sm90_tiles}
+# Rows up to which the short tiles take a call: one work tile of each.
+_SHORT_ROWS = {"sm100": 128, "sm90": 64}
+# What a work item costs beside its rows, in rows: its keys and values come from memory.
+_ITEM_ROWS = 64
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """How query rows are laid out in work tiles. pack: `Plan.pack`; short: one small work tile holds the rows of a head."""
+
+    pack: int = 1
+    short: bool = False
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What of a call decides its RowLayout beside its length. group: query heads a KV head; masked: it has a mask; told_apart:
+    the kinds of its graphs that depend on the head."""
+
+    group: int = 1
+    masked: bool = False
+    told_apart: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(group: int, graphs: tuple[Graph, ...]) -> "Heads":
+        return Heads(group, any(g.kind == "mask" for g in graphs), tuple(g.kind for g in graphs if g.uses(Op.H)))
+
+
+@lru_cache(maxsize=4096)
+def row_layout(arch: str, head_dim: int, head_dim_v: int, heads: Heads, q_len: int) -> RowLayout:
+    """Heads share query tiles where that makes fewer rows: short queries fill a tile together. Under a mask also where it makes
+    as many, because a tile then spans fewer queries, and fewer keys. BudgetError as `plan_forward`."""
+    short_rows = _SHORT_ROWS[arch]
+
+    def cost(places: int, tiles_of_rows: int) -> tuple[int, bool]:
+        short = q_len * places <= short_rows
+        rows = short_rows if short else _TILES[arch](head_dim, head_dim_v).rows
+        return tiles_of_rows * -(-q_len * places // rows) * (rows + _ITEM_ROWS), short
+
+    plain, short = cost(1, heads.group)
+    pack = _places(arch, heads)
+    if pack > 1:
+        packed, packed_short = cost(pack, -(-heads.group // pack))
+        # Without a mask less than an eighth is not worth another kernel.
+        if packed <= plain if heads.masked else 8 * packed <= 7 * plain:
+            return RowLayout(pack, packed_short)
+    return RowLayout(1, short)
+
+
+def _places(arch: str, heads: Heads) -> int:
+    """The places a query tile has for the heads of a group: a power of two that holds them all, else one that divides them."""
+    if heads.group == 1 or "mask" in heads.told_apart:
         return 1
-    return gcd(group, rows)
+    most = heads_a_thread(arch) if heads.told_apart else PACKS[-1]
+    if heads.group <= most:
+        return 1 << (heads.group - 1).bit_length()
+    return gcd(heads.group, most)
 
 
-def plan_forward(arch: str, dtype: DType, head_dim: int, head_dim_v: int, graphs: tuple[Graph, ...] = (), group: int = 1,
-                 lengths: tuple[int, int] = (1 << 20, 1 << 20), literals: tuple = ()) -> Plan:
-    """The Plan of a forward call: `graphs` are its hooks (a score, mask or out graph each), `group` the query heads a KV head,
-    `lengths` (q, kv) and `literals` the values of a call, which choose between narrow and wide integers and whether heads are
-    packed, and are not kept. Raises BudgetError where no kernel fits."""
-    tiles = {"sm100": lambda: sm100_tiles(head_dim, head_dim_v), "sm90": lambda: sm90_tiles(head_dim, head_dim_v),
-             "tiled": TiledForward}[arch]()
+def plan_forward(arch: str, dtype: DType, head_dim: int, head_dim_v: int, graphs: tuple[Graph, ...] = (),
+                 layout: RowLayout = RowLayout(), lengths: tuple[int, int] = (1 << 20, 1 << 20), literals: tuple = ()) -> Plan:
+    """The Plan of a forward call: `graphs` are its hooks (a score, mask or out graph each), `layout` that of its rows, `lengths`
+    (q, kv) and `literals` the values of a call, which choose between narrow and wide integers, and are not kept. Raises
+    BudgetError where no kernel fits."""
+    tiles = TiledForward() if arch == "tiled" else _TILES[arch](head_dim, head_dim_v, layout.short)
     texts = {g.kind: show(simplify(g)) for g in graphs}
     narrow = Assumptions()
-    plan = Plan(arch, dtype, tiles, assume=narrow if narrow.holds(lengths, literals) else WIDE, **texts)
-    return replace(plan, pack=packed_heads(group, lengths[0], tiles.rows)) if arch != "tiled" else plan
+    assume = narrow if narrow.holds(lengths, literals) else WIDE
+    return Plan(arch, dtype, tiles, pack=layout.pack, assume=assume, **texts)

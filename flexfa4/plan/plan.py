@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, fields
 
-from flexfa4.ir import DType
+from flexfa4.ir import DType, Op
 from flexfa4.ir.text import parse
 
 from .budget import require
@@ -19,13 +19,22 @@ ARCHITECTURES = {
     "tiled": (TiledForward, (DType.F16, DType.BF16, DType.F32, DType.F64)),
 }
 
+# Places for heads in a query tile: TMA copies 64 rows at least.
+PACKS = (1, 2, 4, 8, 16, 32, 64)
+
+
+def heads_a_thread(arch: str) -> int:
+    """Up to which `pack` the rows of a thread are of one head: on sm90 it has two, 8 apart."""
+    return 8 if arch == "sm90" else PACKS[-1]
+
 
 @dataclass(frozen=True)
 class Plan:
     """One kernel to compile, or to find compiled.
 
-    score, mask and out are canonical graph texts (`flexfa4.ir.text.show`), empty where there is no such hook. pack: query heads
-    of one KV head that share a query tile. split: writes partial results for the combine instead of the output. precise: no
+    score, mask and out are canonical graph texts (`flexfa4.ir.text.show`), empty where there is no such hook. pack: places for
+    query heads of one KV head in a query tile, 1 where it has one head; a power of two, so that a call with any number of
+    heads up to it takes the same kernel. split: writes partial results for the combine instead of the output. precise: no
     approximations in the hooks. assume: what integer narrowing takes for granted.
     """
 
@@ -45,16 +54,28 @@ class Plan:
         kind, dtypes = ARCHITECTURES[self.arch]
         require(type(self.tiles) is kind, f"{self.arch} takes {kind.__name__}, not {type(self.tiles).__name__}")
         require(self.dtype in dtypes, f"{self.arch} takes {', '.join(map(repr, dtypes))} inputs, not {self.dtype!r}")
-        require(
-            self.pack >= 1 and self.tiles.rows % self.pack == 0,
-            f"pack={self.pack}: must divide the {self.tiles.rows} rows of a work tile",
-        )
+        self._check_pack()
         require(not (self.split and self.out), "an output hook runs in the combine where a row is split, never in the parts")
         for name in ("score", "mask", "out"):
             text = getattr(self, name)
             require(
                 not text or parse(text).kind == name, f"the {name} hook was given another kind of graph: {text.splitlines()[:1]}"
             )
+
+    def _check_pack(self) -> None:
+        require(self.pack in PACKS, f"pack={self.pack}: one of {', '.join(map(str, PACKS))}")
+        if self.pack > 1:
+            graphs = [parse(text) for text in (self.score, self.mask, self.out) if text]
+            by_head = [graph.kind for graph in graphs if graph.uses(Op.H)]
+            require("mask" not in by_head, f"pack={self.pack}: the mask differs from head to head")
+            most = heads_a_thread(self.arch) if by_head else PACKS[-1]
+            require(self.pack <= most, f"pack={self.pack}: the {' and the '.join(by_head)} graph depends on the head, and on "
+                    f"{self.arch} a thread's rows are of one head up to {most}")
+
+    @property
+    def q_tile(self) -> int:
+        """Query positions of one work tile."""
+        return self.tiles.rows // self.pack
 
     @property
     def hooks(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flexfa4.ir import DType
 from flexfa4.ir.bound import BoundGraph
-from flexfa4.plan import Assumptions, BudgetError, Plan, plan_forward
+from flexfa4.plan import Assumptions, BudgetError, Heads, Plan, RowLayout, plan_forward, row_layout
 
 # Compute capability -> the architecture of its kernel. That of (10, 0) has run in the emulator only.
 ARCHITECTURES = {(9, 0): "sm90", (10, 0): "sm100"}
@@ -51,14 +51,18 @@ def choose(arch: str | None, query: Tensor, key: Tensor, value: Tensor, scale: f
         return Choice(None, "a captured tensor is empty")
     literals = tuple(x for b in present for x in b.literals)
     lengths = (query.shape[2], key.shape[2])
-    return _plan(arch, _DTYPES[query.dtype], query.shape[3], value.shape[3], tuple(b.graph for b in present),
-                 _NARROW.holds(lengths, literals))
+    graphs, dims = tuple(b.graph for b in present), (query.shape[3], value.shape[3])
+    try:
+        layout = row_layout(arch, *dims, Heads.of(query.shape[1] // key.shape[1], graphs), query.shape[2])
+    except BudgetError as error:
+        return Choice(None, str(error))
+    return _plan(arch, _DTYPES[query.dtype], dims, graphs, layout, _NARROW.holds(lengths, literals))
 
 
 @lru_cache(maxsize=512)
-def _plan(arch: str, dtype: DType, head_dim: int, head_dim_v: int, graphs: tuple, narrow: bool) -> Choice:
+def _plan(arch: str, dtype: DType, dims: tuple[int, int], graphs: tuple, layout: RowLayout, narrow: bool) -> Choice:
     try:
-        plan = plan_forward(arch, dtype, head_dim, head_dim_v, graphs, literals=() if narrow else (_WIDE_LITERAL,))
+        plan = plan_forward(arch, dtype, *dims, graphs, layout, literals=() if narrow else (_WIDE_LITERAL,))
     except BudgetError as error:
         return Choice(None, str(error))
     return Choice(plan)

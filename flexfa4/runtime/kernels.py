@@ -13,7 +13,7 @@ from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import TMA_BYTES, Plan, Signature
 
 from . import store
-from .lists import NO_MASK, Lists, workers_of
+from .lists import NO_MASK, Lists, heads_of, workers_of
 
 _found: dict[Signature | tuple, Callable] = {}
 _counts = {"compiled": 0, "loaded": 0}
@@ -28,7 +28,7 @@ def compiled(signature: Signature) -> Callable:
 def compiled_combine(signature: Signature) -> Callable:
     """The host function that combines the parts of split rows. It depends on the plan's tiles and type alone."""
     plan = signature.plan
-    key = plan.arch, plan.dtype, plan.tiles.rows, plan.tiles.head_dim_v
+    key = plan.arch, plan.dtype, plan.tiles.rows, plan.tiles.head_dim_v, plan.pack
     return _find(("combine", *key), "combine", lambda: repr(key), signature)
 
 
@@ -103,10 +103,11 @@ def _counter(device: torch.device) -> Tensor:
     return found
 
 
-def work_items(plan: Plan, query: Tensor, lists: Lists) -> int:
+def work_items(plan: Plan, query: Tensor, key: Tensor, lists: Lists) -> int:
     if lists.work is not None:
         return lists.work.shape[0]
-    return -(-query.shape[2] // plan.tiles.rows) * query.shape[0] * query.shape[1]
+    batch, heads, _ = heads_of(plan, query, key)
+    return -(-query.shape[2] // plan.q_tile) * batch * heads
 
 
 def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequence[BoundGraph | None], lists: Lists = NO_MASK,
@@ -115,7 +116,7 @@ def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequenc
     has. crew: default `crew_of` the query's device."""
     query, key, value = tensors
     query, key, value = aligned(query), aligned(key), aligned(value)
-    crew = crew or crew_of(query.device, work_items(plan, query, lists))
+    crew = crew or crew_of(query.device, work_items(plan, query, key, lists))
     argument = crew.argument
     captures, slots = _values(bounds, query.device)
     signature, function = _function(plan, lists, crew, captures)
@@ -130,7 +131,8 @@ def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequenc
     function(given, scale, (spans, work, parts, counter), crew.workers, (tuple(map(argument, captures)) or None, slots or None))
     if parts is not None:
         rows, ptr = argument(lists.combine_rows), argument(lists.combine_ptr)
-        compiled_combine(signature)(parts, rows, ptr, argument(out), argument(lse))
+        packed = query.shape[1] // heads_of(plan, query, key)[1]
+        compiled_combine(signature)(parts, rows, ptr, argument(out), argument(lse), packed)
     return out, lse
 
 

@@ -39,7 +39,7 @@ _made: "weakref.WeakKeyDictionary[Spans, dict[tuple, Lists]]" = weakref.WeakKeyD
 def lists_of(spans: Spans, plan: Plan, query: Tensor, key: Tensor) -> Lists:
     """The lists of a call whose mask has these spans (on the CPU, at the plan's tiles), on the query's device. Made once for
     each batch and head count, and kept as long as the spans."""
-    call = (query.shape[0], query.shape[1], key.shape[1])
+    call = heads_of(plan, query, key)
     kept = _made.setdefault(spans, {})
     found = kept.get((call, query.device, plan.out == ""))
     if found is None:
@@ -71,19 +71,25 @@ def make_lists(spans: Spans | None, schedule: Schedule | None, device: torch.dev
     return found
 
 
+def heads_of(plan: Plan, query: Tensor, key: Tensor) -> tuple[int, int, int]:
+    """(batch, query heads, key heads) as work items count them: query heads that share a query tile are one."""
+    heads, kv_heads = query.shape[1], key.shape[1]
+    return query.shape[0], heads // min(heads // kv_heads, plan.pack), kv_heads
+
+
 def work_of(spans: Spans, heads: tuple[int, int, int]) -> Work:
-    """heads: (batch, query heads, key heads)."""
+    """heads: `heads_of` a call."""
     return Work(spans.row_ptr.cpu().numpy(), spans.runs.cpu().numpy(), *heads, spans.Bm, spans.Hm)
 
 
 def dense_lists(plan: Plan, query: Tensor, key: Tensor) -> Lists:
     """The lists of a call without a mask: rows in natural order, unless they are too few for the device and are split."""
-    rows = -(-query.shape[2] // plan.tiles.rows)
+    rows, heads = -(-query.shape[2] // plan.q_tile), heads_of(plan, query, key)
     workers = workers_of(query.device)
-    if rows * query.shape[0] * query.shape[1] >= 2 * workers or not _may_split(plan):
+    if rows * heads[0] * heads[1] >= 2 * workers or not _may_split(plan):
         return NO_MASK
     tiles = rows, -(-key.shape[2] // plan.tiles.kv_tile)
-    return _dense(tiles, (query.shape[0], query.shape[1], key.shape[1]), workers, query.device)
+    return _dense(tiles, heads, workers, query.device)
 
 
 @lru_cache(maxsize=256)

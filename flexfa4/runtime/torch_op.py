@@ -118,7 +118,7 @@ def _by_kernel(tensors: tuple, scale: float, score, mask, layout: Layout | None)
             engine.announce(choice.reason)
         return None, None
     if mask is not None:
-        layout = replace(layout, q_tile=choice.plan.tiles.rows, kv_tile=choice.plan.tiles.kv_tile)
+        layout = replace(layout, q_tile=choice.plan.q_tile, kv_tile=choice.plan.tiles.kv_tile)
     lists = _lists(choice.plan, mask, layout, None, query, key)
     return kernels.forward(choice.plan, tensors, scale, (score, mask, None), lists)
 

@@ -23,7 +23,7 @@ import torch  # noqa: E402
 
 from flexfa4 import create_block_mask, mods, reference  # noqa: E402
 from flexfa4.runtime import engine, kernels  # noqa: E402
-from flexfa4.runtime.lists import NO_MASK, Lists, dense_schedule, make_lists, work_of  # noqa: E402
+from flexfa4.runtime.lists import NO_MASK, Lists, dense_schedule, heads_of, make_lists, work_of  # noqa: E402
 from flexfa4.schedule import make_schedule  # noqa: E402
 from flexfa4.trace import bind  # noqa: E402
 
@@ -34,7 +34,8 @@ COMPLETIONS = ("immediate", "random", "late")
 @dataclass(frozen=True)
 class Case:
     """One call. lengths: (q, kv); heads: (query, key). ordered: with a work list in the schedule's order; workers: CTAs, None
-    for one a work item. split_over: rows are split over KV for this many workers."""
+    for one a work item. split_over: rows are split over KV for this many workers. pack: what the plan is to say, None for
+    anything."""
 
     name: str
     lengths: tuple = (200, 300)
@@ -49,6 +50,7 @@ class Case:
     workers: int | None = None
     split_over: int = 0
     runs: int = 3
+    pack: int | None = None
 
 
 def inputs(case: Case):
@@ -61,13 +63,13 @@ def inputs(case: Case):
             make(case.heads[1], case.lengths[1], case.dims[1]))
 
 
-def lists_of(case: Case, plan) -> Lists:
-    heads = (case.batch, *case.heads)
+def lists_of(case: Case, plan, q, k) -> Lists:
+    heads = heads_of(plan, q, k)
     if case.mask_mod is None:
-        tiles = (-(-case.lengths[0] // plan.tiles.rows), -(-case.lengths[1] // plan.tiles.kv_tile))
+        tiles = (-(-case.lengths[0] // plan.q_tile), -(-case.lengths[1] // plan.tiles.kv_tile))
         return make_lists(None, dense_schedule(tiles, heads, case.split_over)) if case.split_over else NO_MASK
     mask = create_block_mask(case.mask_mod, case.batch, case.heads[0], *case.lengths)
-    spans = mask.spans(plan.tiles.rows, plan.tiles.kv_tile)
+    spans = mask.spans(plan.q_tile, plan.tiles.kv_tile)
     schedule = None
     if case.ordered or case.split_over:
         schedule = make_schedule(work_of(spans, heads), case.split_over or 2, 1, split=case.split_over > 0)
@@ -83,13 +85,14 @@ def run(case: Case) -> list[dict]:
               for mod, kind in ((case.score_mod, "score"), (case.mask_mod, "mask"), (case.out_mod, "out"))]
     choice = engine.choose(KERNEL, q, k, v, scale, bounds)
     assert choice.plan is not None, choice.reason
-    lists = lists_of(case, choice.plan)
+    assert case.pack in (None, choice.plan.pack), f"{case.name}: {choice.plan.pack} places for heads"
+    lists = lists_of(case, choice.plan, q, k)
     out64, lse64 = reference.attention(q, k, v, case.score_mod, case.mask_mod, scale, case.out_mod)
     rows = []
     for seed in range(case.runs):
         completion = COMPLETIONS[seed % 3]
         counter = torch.zeros(1, dtype=torch.int32) if ARCH == "sm_90a" and seed > 0 else None
-        workers = case.workers or kernels.work_items(choice.plan, q, lists)
+        workers = case.workers or kernels.work_items(choice.plan, q, k, lists)
         with emulator.device(ARCH, seed=seed, completion=completion, races=True) as dev:
             out, lse = kernels.forward(choice.plan, (q, k, v), scale, bounds, lists, kernels.Crew(workers, counter, dev.tensor))
         assert counter is None or counter.item() == 0, "the work counter is not left at zero"
@@ -192,6 +195,55 @@ CASES += [
     Case("split, one query", (1, 3000), (2, 1), split_over=8),
     Case("split, D=64 causal", (300, 1500), (2, 1), (64, 64), mask_mod=mods.causal_bottom_right(300, 1500), split_over=12),
     Case("split, parts without keys", (200, 2000), (1, 1), (128, 40), mask_mod=seldom, split_over=6),
+]
+
+
+
+
+def gated(out, lse, b, h, q):
+    return out * (0.25 + 0.125 * h) + 0.01 * lse
+
+
+def by_head(b, h, q, kv):
+    """Head h sees h + 1 keys fewer than causal."""
+    return q >= kv + h
+
+
+def head_scale(score, b, h, q, kv):
+    return score * (3 + 0.05 * h)
+
+
+def slopes(heads: int) -> Callable:
+    return mods.alibi_bias(2.0 ** -torch.arange(1, heads + 1))
+
+
+def packed() -> list[Case]:
+    """Groups of heads that share query tiles, at query lengths around what fills a tile."""
+    cases, places = [], {2: 2, 3: 4, 4: 4, 8: 8}
+    for i, (group, q_len) in enumerate((g, n) for g in places for n in (1, 2, 17, 64, 130)):
+        kv_len = (300, 128, 257, 100)[i % 4]
+        kinds = (dict(score_mod=mods.tanh_softcap(2.0)), dict(mask_mod=mods.causal_bottom_right(q_len, kv_len)),
+                 dict(mask_mod=mods.sliding_window(90), score_mod=slopes(2 * group)), dict(out_mod=gated),
+                 dict(score_mod=by_distance(2 * group, 300), mask_mod=mods.causal_bottom_right(q_len, kv_len)), {})
+        made = kinds[i % len(kinds)]
+        # More queries fill tiles by themselves, or nearly; and of four places three heads leave one empty.
+        wants = places[group] if q_len <= 17 or group != 3 and "mask_mod" in made else None
+        cases.append(Case(f"packed {group} x {q_len}", (q_len, kv_len), (2 * group, 2), (64, 64), 1 + i % 2, pack=wants, **made))
+    return cases
+
+
+CASES += packed()
+CASES += [
+    Case("packed, a mask by head", (40, 300), (8, 2), mask_mod=by_head, pack=1),
+    Case("packed, 16 heads by head", (5, 300), (32, 2), (64, 64), score_mod=head_scale, pack=8 if KERNEL == "sm90" else 16),
+    Case("packed, 16 heads", (30, 300), (16, 1), (64, 64), score_mod=wrapping, pack=16),
+    Case("packed, 71 heads", (2, 300), (71, 1), (64, 64)),
+    Case("packed, 40 heads", (2, 300), (40, 1), (64, 64), pack=64),
+    Case("packed, D=192, 128", (9, 300), (8, 1), (192, 128), mask_mod=mods.causal_bottom_right(9, 300), pack=8),
+    Case("packed, D=31, 17", (9, 300), (6, 1), (31, 17), dtype=torch.float16, workers=1, pack=8),
+    Case("split, packed", (1, 3000), (8, 1), split_over=8, pack=8),
+    Case("split, packed, some queries", (20, 2000), (12, 2), (64, 64), mask_mod=mods.causal_bottom_right(20, 2000),
+         score_mod=head_scale, split_over=12, pack=8),
 ]
 
 

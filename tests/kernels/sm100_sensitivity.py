@@ -35,7 +35,7 @@ def record(q_len: int, kv_len: int, heads: int, grows: bool):
         k = (k.float() * torch.linspace(0.25, 4, kv_len)[:, None]).bfloat16()
     bounds, scale = [None, bind(mods.causal_mask, "mask"), None], HEAD_DIM**-0.5
     plan = engine.choose("sm100", q, k, v, scale, bounds).plan
-    spans = create_block_mask(mods.causal_mask, 1, heads, q_len, kv_len).spans(plan.tiles.rows, plan.tiles.kv_tile)
+    spans = create_block_mask(mods.causal_mask, 1, heads, q_len, kv_len).spans(plan.q_tile, plan.tiles.kv_tile)
     with emulator.device("sm_100a", sms=2, completion="immediate") as dev:
         dev.recorded = []
         kernels.forward(plan, (q, k, v), scale, bounds, make_lists(spans, None), kernels.Crew(2, None, dev.tensor))

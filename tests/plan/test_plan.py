@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from flexfa4.ir import DType, Graph, Op, const, node
 from flexfa4.ir.graph import H, KV, Q, SCORE
+from flexfa4.ir.text import show
 from flexfa4.plan import (
     WIDE,
     Assumptions,
@@ -26,6 +27,11 @@ I64 = DType.I64
 def window(slots: int = 1) -> Graph:
     distance = node(Op.SUB, (Q, KV), I64)
     return Graph("mask", node(Op.LT, (distance, node(Op.SLOT, (), I64, 0)), DType.BOOL), (), (I64,) * slots)
+
+
+def by_head(kind: str) -> Graph:
+    equal = node(Op.EQ, (H, const(3, I64)), DType.BOOL)
+    return Graph(kind, equal if kind == "mask" else node(Op.WHERE, (equal, SCORE, node(Op.NEG, (SCORE,), DType.F32)), DType.F32))
 
 
 def test_the_key_holds_neither_lengths_nor_literal_values():
@@ -70,6 +76,8 @@ def test_the_head_dims_of_the_paper_fit(head_dims):
         (lambda: Plan("sm100", DType.F32, Sm100Forward(64, 64)), "inputs, not f32"),
         (lambda: Plan("sm90", DType.F16, Sm100Forward(64, 64)), "takes Sm90Forward"),
         (lambda: Plan("sm100", DType.F16, Sm100Forward(64, 64), pack=3), "pack=3"),
+        (lambda: Plan("sm100", DType.F16, Sm100Forward(64, 64), pack=2, mask=show(by_head("mask"))), "from head to head"),
+        (lambda: Plan("sm90", DType.F16, Sm90Forward(64, 64), pack=16, score=show(by_head("score"))), "of one head up to 8"),
     ],
 )
 def test_a_plan_refuses_to_be_wrong(make, message):

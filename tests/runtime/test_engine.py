@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from flexfa4 import create_block_mask, mods
-from flexfa4.plan import WIDE, Assumptions, plan_forward
+from flexfa4.plan import WIDE, Assumptions, Plan, plan_forward
 from flexfa4.ir import DType
 from flexfa4.runtime import engine, lists
 from flexfa4.trace import bind
 
 
-def call(dtype=torch.bfloat16, dims=(128, 128), q_len=64, kv_len=64):
-    return (torch.empty(1, 2, q_len, dims[0], dtype=dtype), torch.empty(1, 2, kv_len, dims[0], dtype=dtype),
+def call(dtype=torch.bfloat16, dims=(128, 128), q_len=64, kv_len=64, heads=2):
+    return (torch.empty(1, heads, q_len, dims[0], dtype=dtype), torch.empty(1, 2, kv_len, dims[0], dtype=dtype),
             torch.empty(1, 2, kv_len, dims[1], dtype=dtype))
 
 
@@ -39,8 +39,31 @@ def test_a_number_that_narrow_integers_do_not_hold_takes_the_wide_plan():
 
 
 def test_the_same_call_gets_the_same_plan():
-    first, second = (engine.choose("sm90", *call(q_len=n), 0.1, (None, far(n), None)).plan for n in (64, 200))
+    first, second = (engine.choose("sm90", *call(q_len=n), 0.1, (None, far(n), None)).plan for n in (1000, 3000))
     assert first is second
+
+
+def keys_of(group: int, q_len: int, bound=(None, None, None)) -> Plan:
+    return engine.choose("sm90", *call(q_len=q_len, heads=2 * group), 0.1, bound).plan
+
+
+def test_short_queries_of_a_group_share_a_tile():
+    plan = keys_of(8, 1)
+    assert (plan.pack, plan.tiles.rows, plan.q_tile) == (8, 64, 8)
+    # Three heads have four places, and the same kernel as four.
+    assert keys_of(3, 1) is keys_of(4, 2)
+    # No matter how long, where tiles are full already; under a mask smaller tiles skip more.
+    assert keys_of(8, 10**5).pack == 1 and keys_of(8, 10**5, (None, far(100), None)).pack == 8
+    assert keys_of(3, 10**5, (None, far(100), None)).pack == 1
+
+
+def test_heads_that_a_mask_tells_apart_share_no_tile():
+    by_head = bind(lambda b, h, q, kv: q >= kv + h, "mask")
+    assert keys_of(8, 1, (None, by_head, None)).pack == 1
+    # A thread of sm90 has two rows, 8 apart: of one head where a graph depends on it.
+    scores = bind(lambda s, b, h, q, kv: s * h, "score")
+    assert keys_of(16, 1, (scores, None, None)).pack == 8 and keys_of(16, 1).pack == 16
+    assert keys_of(12, 1, (scores, None, None)).pack == 4
 
 
 def covered(found: lists.Lists, q_tiles: int) -> dict:

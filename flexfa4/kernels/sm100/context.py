@@ -13,6 +13,8 @@ from flexfa4.plan import Level, hoist
 
 from ..arguments import Signature, Values
 from ..carried import Fixed
+from ..hooks import Hooks, RowHooks
+from ..packing import Packing
 from .barriers import Barriers
 from .scheduler import StaticScheduler
 from .shapes import Shapes
@@ -29,7 +31,8 @@ def element_operations(graph: Graph) -> int:
 
 @dataclass(frozen=True)
 class Operand(Fixed):
-    """A tensor that TMA moves: copy atom, tensor of coordinates ([S, D, H, B]; of V [D, S, H, B]), stages in shared memory."""
+    """A tensor that TMA moves: copy atom, tensor of coordinates ([rows, D, H, B]; of V [D, S, H, B]), stages in shared
+    memory."""
 
     atom: cute.CopyAtom
     tensor: cute.Tensor
@@ -51,6 +54,7 @@ class Context(Fixed):
 
     signature: Signature
     shapes: Shapes
+    packing: Packing
     barriers: Barriers
     scheduler: StaticScheduler
     q: Operand
@@ -83,7 +87,7 @@ class Context(Fixed):
 
     @property
     def q_len(self) -> Int32:
-        return self.q.tensor.shape[0]
+        return self.lse.shape[2]
 
     @property
     def kv_len(self) -> Int32:
@@ -92,3 +96,11 @@ class Context(Fixed):
     def query_tile(self, item, i) -> Int32:
         """The query tile of 128 rows that is tile `i` of a work item."""
         return item.q_tile * self.tiles.q_tiles + i
+
+    def row(self, item, i, thread) -> Int32:
+        """The row of the head's matrix (`packing`) that is row `thread` of query tile `i`."""
+        return self.query_tile(item, i) * self.tiles.q_tile + thread
+
+    def row_hooks(self, hooks: Hooks, item, row) -> RowHooks:
+        head = self.packing.head(item.head, row)
+        return hooks.tile(item.batch, head).rows([self.packing.query(row)])

@@ -95,37 +95,38 @@ class Correction(Fixed):
             factor = cute.arch.rcp_approx(row_sum)
             lse = (row_max * hooks.softmax_scale(ctx.scale) + cute.math.log2(row_sum, fastmath=True)) * LN_2
         barriers.out_empty.wait(i, out_parity)
-        q = ctx.query_tile(item, i) * ctx.tiles.q_tile + self.thread
-        rows = hooks.tile(item.batch, item.head).rows([q])
+        row = ctx.row(item, i, self.thread)
+        rows, exists = ctx.row_hooks(hooks, item, row), ctx.packing.exists(row, ctx.q_len)
         whole = self.is_whole(item)
         if whole:
             self.write_out(i, any_tile, factor, rows, lse)
         if cutlass.const_expr(ctx.parts is not None):
             if not whole:
-                self.write_part(i, any_tile, factor, lse, item.part)
+                self.write_part(i, any_tile, factor, lse, item.part, exists)
         if any_tile:
             barriers.p_ready.arrive(i)
         cute.arch.fence_proxy("async.shared", space="cta")
         barriers.out_full.arrive(i)
-        if whole & (q < ctx.q_len):
-            ctx.lse[item.batch, item.head, q] = lse
+        if whole & exists:
+            ctx.lse[item.batch, ctx.packing.head(item.head, row), ctx.packing.query(row)] = lse
 
     def is_whole(self, item: WorkItem):
         """Whether an item is its whole row, and not a piece for the combine."""
         return Boolean(True) if self.ctx.parts is None else Boolean(item.part == UNSPLIT)
 
     @cute.jit
-    def write_part(self, i: Int32, any_tile, factor: Float32, lse: Float32, part: Int32):
-        """O * factor and the LSE of a piece of a row, in float32 to memory."""
+    def write_part(self, i: Int32, any_tile, factor: Float32, lse: Float32, part: Int32, exists):
+        """O * factor and the LSE of a piece of a row that exists, in float32 to memory."""
         values, lses = self.ctx.parts
         row = i * self.ctx.tiles.q_tile + self.thread
         load, blocks = self.o_blocks(i, tcgen05.Ld32x32bOp)
         for block in cutlass.range_constexpr(len(blocks)):
             r_o = self.scaled_o(load, blocks[block], any_tile, factor)
             for j in cutlass.range_constexpr(COLUMNS):
-                if block * COLUMNS + j < values.shape[2]:
+                if exists & (block * COLUMNS + j < values.shape[2]):
                     values[part, row, block * COLUMNS + j] = r_o[0, j]
-        lses[part, row] = lse
+        if exists:
+            lses[part, row] = lse
 
     @cute.jit
     def write_out(self, i: Int32, any_tile, factor: Float32, rows: RowHooks, lse: Float32):

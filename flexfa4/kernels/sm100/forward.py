@@ -10,6 +10,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from ..arguments import Lists, Signature, Tensors, Values
 from ..barriers import initialise
+from ..packing import Packing, head_matrix, heads_together
 from ..walk import Grid
 from .barriers import Barriers
 from .context import Context, Operand, Statistics
@@ -17,17 +18,12 @@ from .correction import Correction
 from .load import Load
 from .mma import Mma
 from .scheduler import StaticScheduler
-from .shapes import Shapes, stage_of
+from .shapes import Shapes, over, stage_of
 from .softmax import Softmax
 from .store import Store
 
 WARPGROUP = 128
 SWIZZLE_ALIGNMENT = 1024
-
-# [B, H, S, D] -> [S, D, H, B], and V -> [D, S, H, B]: the matrix of a head first, as the products take it.
-ROWS_FIRST = [2, 3, 1, 0]
-COLUMNS_FIRST = [3, 2, 1, 0]
-
 
 class Forward:
     """Callable with `arguments.fake_arguments(signature, ...)`; compile it with `cute.compile`."""
@@ -35,28 +31,29 @@ class Forward:
     def __init__(self, signature: Signature):
         self.signature = signature
         self.tiles = signature.plan.tiles
-        asked = dict(scheduler=self.tiles.scheduler, ctas=self.tiles.ctas, pack=signature.plan.pack)
-        if asked != dict(scheduler="static", ctas=1, pack=1):
-            raise ValueError(f"the sm100 forward is static, of one CTA, and packs no heads: {asked}")
+        asked = dict(scheduler=self.tiles.scheduler, ctas=self.tiles.ctas)
+        if asked != dict(scheduler="static", ctas=1):
+            raise ValueError(f"the sm100 forward is static and of one CTA: {asked}")
 
     @cute.jit
     def __call__(self, tensors: Tensors, scale: Float32, lists: Lists, workers: Int32, values: Values, stream):
-        tiles, shapes = self.tiles, Shapes(self.tiles, self.signature.plan.dtype)
+        tiles, plan = self.tiles, self.signature.plan
+        shapes = Shapes(tiles, plan.dtype)
+        packing = Packing(plan.pack, heads_together(plan.pack, tensors.q.shape[1], tensors.k.shape[1]))
         load, store = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
-        q_tma = cute.nvgpu.make_tiled_tma_atom_A(
-            load, _matrix(tensors.q, ROWS_FIRST), stage_of(shapes.q_layout()), shapes.qk_tile, shapes.qk_mma()
-        )
+        q_layout, out_layout = (cute.select(layout, mode=[0, 1]) for layout in (shapes.q_rows(), shapes.out_layout()))
+        q_tile, out_tile = (packing.tile(tiles.q_tile, columns) for columns in (tiles.head_dim, tiles.head_dim_v))
+        q_tma = cpasync.make_tiled_tma_atom(load, packing.matrix(tensors.q), q_layout, q_tile)
         k_tma = cute.nvgpu.make_tiled_tma_atom_B(
-            load, _matrix(tensors.k, ROWS_FIRST), stage_of(shapes.k_layout()), shapes.qk_tile, shapes.qk_mma()
+            load, head_matrix(tensors.k), stage_of(shapes.k_layout()), shapes.qk_tile, shapes.qk_mma()
         )
         v_tma = cute.nvgpu.make_tiled_tma_atom_B(
-            load, _matrix(tensors.v, COLUMNS_FIRST), stage_of(shapes.v_layout()), shapes.pv_tile, shapes.pv_mma()
+            load, _columns_first(tensors.v), stage_of(shapes.v_layout()), shapes.pv_tile, shapes.pv_mma()
         )
-        out_tile = (tiles.q_tile, tiles.head_dim_v)
-        out_layout = cute.select(shapes.out_layout(), mode=[0, 1])
-        out_tma = cpasync.make_tiled_tma_atom(store, _matrix(tensors.out, ROWS_FIRST), out_layout, out_tile)
+        out_tma = cpasync.make_tiled_tma_atom(store, packing.matrix(tensors.out), out_layout, out_tile)
         q, k = tensors.q, tensors.k
-        grid = Grid(cute.ceil_div(q.shape[2], tiles.rows), q.shape[1], cute.ceil_div(k.shape[2], tiles.kv_tile))
+        grid = Grid(cute.ceil_div(q.shape[2], plan.q_tile), q.shape[1] // packing.heads,
+                    cute.ceil_div(k.shape[2], tiles.kv_tile), packing.heads)
         count = grid.q_tiles * grid.heads * q.shape[0]
         if cutlass.const_expr(lists.work is not None):
             count = lists.work.shape[0]
@@ -71,9 +68,9 @@ class Forward:
         smem = utils.SmemAllocator()
         s_q = _allocate(smem, shapes.dtype, shapes.q_layout())
         s_k = _allocate(smem, shapes.dtype, shapes.k_layout())
-        s_v = _over(s_k, shapes.v_layout())
+        s_v = over(s_k, shapes.v_layout())
         if cutlass.const_expr(tiles.out_over_q):
-            s_out = _over(s_q, shapes.out_layout())
+            s_out = over(s_q, shapes.out_layout())
         else:
             s_out = _allocate(smem, shapes.dtype, shapes.out_layout())
         per_row = cute.make_layout((tiles.q_tile, tiles.q_tiles))
@@ -95,7 +92,8 @@ class Forward:
         operands = [Operand(*pair, shared) for pair, shared in zip(tma, (s_q, s_k, s_v, s_out))]
         statistics = Statistics(s_factor, s_max)
         ctx = Context(
-            self.signature, shapes, barriers, scheduler, *operands, lse, lists.parts, statistics, tmem_address, scale, values
+            self.signature, shapes, Packing(self.signature.plan.pack, grid.packed), barriers, scheduler, *operands, lse,
+            lists.parts, statistics, tmem_address, scale, values
         )
         self.play(ctx, warp)
 
@@ -122,14 +120,10 @@ class Forward:
                 Store(ctx).run()
 
 
-def _matrix(tensor: cute.Tensor, order: list[int]) -> cute.Tensor:
-    return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=order))
+def _columns_first(tensor: cute.Tensor) -> cute.Tensor:
+    """V: [B, H, S, D] -> [D, S, H, B]."""
+    return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=[3, 2, 1, 0]))
 
 
 def _allocate(smem: utils.SmemAllocator, dtype, layout: cute.ComposedLayout) -> cute.Tensor:
     return smem.allocate_tensor(dtype, layout.outer, byte_alignment=SWIZZLE_ALIGNMENT, swizzle=layout.inner)
-
-
-def _over(tensor: cute.Tensor, layout: cute.ComposedLayout) -> cute.Tensor:
-    """Another layout in the place of a tensor."""
-    return cute.make_tensor(cute.recast_ptr(tensor.iterator, layout.inner), layout.outer)

@@ -14,6 +14,7 @@ from ..carried import Fixed
 from ..walk import WorkItem
 from .context import Context, Operand
 from .scheduler import following
+from .shapes import over
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,10 @@ class Load(Fixed):
     def load_queries(self, item: WorkItem) -> None:
         ctx = self.ctx
         tiles, barriers = ctx.tiles, ctx.barriers
-        rows = cute.local_tile(ctx.q.tensor[None, None, item.head, item.batch], (tiles.q_tile, tiles.head_dim), (None, 0))
-        source, target = tma_tiles(ctx.q, ctx.shapes.qk_mma().get_slice(0).partition_A(rows))
+        rows = ctx.packing.tiles(ctx.q.tensor[None, None, item.head, item.batch], tiles.q_tile, tiles.head_dim)
+        target, source = cpasync.tma_partition(
+            ctx.q.atom, 0, cute.make_layout(1), cute.group_modes(over(ctx.q.smem, ctx.shapes.q_rows()), 0, 2),
+            cute.group_modes(rows, 0, 2))
         # A TMA instruction takes eight uniform registers: a loop has few of them.
         for i in cutlass.range(tiles.q_tiles, unroll=1):
             barriers.q_full.expect(i, ctx.shapes.q_bytes)

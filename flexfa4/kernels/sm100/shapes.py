@@ -41,6 +41,11 @@ class Shapes(Fixed):
     def q_layout(self):
         return blackwell.make_smem_layout_a(self.qk_mma(), self.qk_tile, self.dtype, self.tiles.q_tiles)
 
+    def q_rows(self):
+        """The same bytes as `q_layout`, as rows of query tiles: what TMA writes."""
+        tile = (self.tiles.q_tile, self.tiles.head_dim)
+        return blackwell.make_smem_layout_epi(self.dtype, utils.LayoutEnum.ROW_MAJOR, tile, self.tiles.q_tiles)
+
     def k_layout(self):
         """K and V tiles take turns in one ring: a stage is as large as the larger."""
         return self._staged(blackwell.make_smem_layout_b(self.qk_mma(), self.qk_tile, self.dtype, self.tiles.kv_stages))
@@ -101,3 +106,8 @@ class Shapes(Fixed):
 def stage_of(layout):
     """One stage of a staged operand layout."""
     return cute.select(layout, mode=[0, 1, 2])
+
+
+def over(tensor: cute.Tensor, layout: cute.ComposedLayout) -> cute.Tensor:
+    """Another layout in the place of a tensor in shared memory."""
+    return cute.make_tensor(cute.recast_ptr(tensor.iterator, layout.inner), layout.outer)

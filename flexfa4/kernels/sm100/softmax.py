@@ -63,8 +63,8 @@ class Softmax(Fixed):
         while index < scheduler.count:
             item = scheduler.item(index)
             runs = scheduler.runs(item)
-            q = ctx.query_tile(item, self.q_tile) * ctx.tiles.q_tile + self.thread
-            row = Row(hooks.tile(item.batch, item.head).rows([q]), hooks.softmax_scale(ctx.scale))
+            rows = ctx.row_hooks(hooks, item, ctx.row(item, self.q_tile, self.thread))
+            row = Row(rows, hooks.softmax_scale(ctx.scale))
             any_tile = runs.valid
             state = state.restarted()
             while runs.valid:

@@ -25,9 +25,7 @@ class Store(Fixed):
         index = scheduler.first_item()
         while index < scheduler.count:
             item = scheduler.item(index)
-            rows = cute.local_tile(
-                ctx.out.tensor[None, None, item.head, item.batch], (tiles.q_tile, tiles.head_dim_v), (None, 0)
-            )
+            rows = ctx.packing.tiles(ctx.out.tensor[None, None, item.head, item.batch], tiles.q_tile, tiles.head_dim_v)
             source, target = cpasync.tma_partition(
                 ctx.out.atom, 0, cute.make_layout(1), cute.group_modes(ctx.out.smem, 0, 2), cute.group_modes(rows, 0, 2)
             )

@@ -19,7 +19,7 @@ from ..carried import Fixed
 from ..hooks import RowHooks
 from ..slices import Area
 from ..walk import PARTIAL, Walk
-from .shapes import GROUP_THREADS, ROW_OFFSETS, column_offsets, rows_and_columns
+from .shapes import GROUP_THREADS, column_offsets, rows_and_columns
 from .softmax import OnlineSoftmax, PackedP, scale_rows
 
 @dataclass(frozen=True)
@@ -81,11 +81,13 @@ class Rota(Fixed):
 
 @dataclass(frozen=True)
 class Columns(Fixed):
-    """Key positions of a warpgroup's tile: where this thread's columns begin, the tile's width, and where keys end."""
+    """Key positions of a warpgroup's tile: where this thread's columns begin, the tile's width, and where keys end; and the
+    queries of this thread's rows, from the first."""
 
     first: Int32
     width: int
     kv_len: Int32
+    queries: tuple[int, ...]
 
     def of(self, tile: Int32) -> list[Int32]:
         base = tile * self.width + self.first
@@ -93,7 +95,7 @@ class Columns(Fixed):
 
     @property
     def area(self) -> Area:
-        return Area(ROW_OFFSETS, tuple(column_offsets(self.width)))
+        return Area(self.queries, tuple(column_offsets(self.width)))
 
     def ragged(self, tile: Int32) -> Boolean:
         """Whether the tile reaches past the last key."""

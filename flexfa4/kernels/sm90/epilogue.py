@@ -9,8 +9,9 @@ from cutlass import Float32, Int32
 from cutlass.cute.nvgpu import cpasync, warp
 
 from ..carried import Fixed
+from ..packing import Packing
 from ..walk import WorkItem
-from .shapes import GROUP_ROWS, GROUP_THREADS, column_offsets
+from .shapes import GROUP_ROWS, GROUP_THREADS, ROW_OFFSETS, column_offsets
 
 # Named barriers 1.. belong to one warpgroup each; 0 is the CTA's.
 FIRST_GROUP_BARRIER = 1
@@ -18,12 +19,13 @@ FIRST_GROUP_BARRIER = 1
 
 @dataclass(frozen=True)
 class Sink(Fixed):
-    """Where O goes: TMA atom, tensor of coordinates [S, Dv, H, B], this warpgroup's shared memory [64, Dv]."""
+    """Where O goes: TMA atom, tensor of coordinates [rows, Dv, H, B], this warpgroup's shared memory [64, Dv]."""
 
     atom: cute.CopyAtom
     tensor: cute.Tensor
     shared: cute.Tensor
     values: cute.TiledMma
+    packing: Packing
 
 
 @cute.jit
@@ -40,27 +42,27 @@ def store_out(sink: Sink, fragment: cute.Tensor, item: WorkItem, tile: Int32, th
     cute.arch.fence_proxy("async.shared", space="cta")
     _meet(group)
     if thread // 32 == 0:
-        shape = (GROUP_ROWS, cute.size(sink.shared, mode=[1]))
-        target = cute.local_tile(sink.tensor[None, None, item.head, item.batch], shape, (tile, 0))
+        tiles = sink.packing.tiles(sink.tensor[None, None, item.head, item.batch], GROUP_ROWS, cute.size(sink.shared, mode=[1]))
         shared, there = cpasync.tma_partition(
-            sink.atom, 0, cute.make_layout(1), cute.group_modes(sink.shared, 0, 2), cute.group_modes(target, 0, 2))
-        cute.copy(sink.atom, shared, there)
+            sink.atom, 0, cute.make_layout(1), cute.group_modes(sink.shared, 0, 2), cute.group_modes(tiles, 0, 2))
+        cute.copy(sink.atom, shared, there[None, tile])
         cute.arch.cp_async_bulk_commit_group()
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
 @cute.jit
-def store_part(parts: tuple, fragment: cute.Tensor, lses: list, part: Int32, row: Int32, column: Int32):
-    """A piece of a split row, for the combine: normalised O [2 rows, n columns] of this thread and its LSE, in float32. row:
-    this thread's first row in the work tile; column: its first column."""
+def store_part(parts: tuple, fragment: cute.Tensor, lses: list, kept: list, part: Int32, row: Int32, column: Int32):
+    """A piece of a split row, for the combine: normalised O [2 rows, n columns] of this thread and its LSE, in float32. kept:
+    which of the rows exist; row: this thread's first row in the work tile; column: its first column."""
     values, sums = parts
     offsets = column_offsets(4 * cute.size(fragment, mode=[1]))
     for i in cutlass.range_constexpr(len(lses)):
-        for j in cutlass.range_constexpr(len(offsets)):
-            if column + offsets[j] < values.shape[2]:
-                values[part, row + 8 * i, column + offsets[j]] = fragment[i, j]
-        if column == 0:
-            sums[part, row + 8 * i] = Float32(lses[i])
+        if kept[i]:
+            for j in cutlass.range_constexpr(len(offsets)):
+                if column + offsets[j] < values.shape[2]:
+                    values[part, row + ROW_OFFSETS[i], column + offsets[j]] = fragment[i, j]
+            if column == 0:
+                sums[part, row + ROW_OFFSETS[i]] = Float32(lses[i])
 
 
 def _meet(group: Int32) -> None:
@@ -69,9 +71,8 @@ def _meet(group: Int32) -> None:
 
 
 @cute.jit
-def store_lse(lse: cute.Tensor, item: WorkItem, rows: list, values: list, thread: Int32):
-    """One thread of the four that hold a row writes it, where the row exists."""
-    q_len = lse.shape[2]
+def store_lse(lse: cute.Tensor, packing: Packing, item: WorkItem, rows: list, values: list, thread: Int32):
+    """One thread of the four that hold a row writes it, where the row exists. rows: in the head's matrix."""
     for i in cutlass.range_constexpr(len(rows)):
-        if (thread % 4 == 0) & (rows[i] < q_len):
-            lse[item.batch, item.head, rows[i]] = Float32(values[i])
+        if (thread % 4 == 0) & packing.exists(rows[i], lse.shape[2]):
+            lse[item.batch, packing.head(item.head, rows[i]), packing.query(rows[i])] = Float32(values[i])

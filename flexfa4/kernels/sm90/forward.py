@@ -12,24 +12,24 @@ from ..arguments import ELEMENT, Lists, Signature, Tensors, Values
 from ..barriers import Ring, Turn, barrier_pointers, initialise
 from ..handover import Slots
 from ..hooks import Hooks
+from ..packing import Packing, head_matrix, heads_together
 from ..walk import UNSPLIT, Grid, next_index, start_walk, work_item
 from .consumer import Columns, Products, Rota, attend
 from .epilogue import FIRST_GROUP_BARRIER, Sink, store_lse, store_out, store_part
 from .load import Loader, Source, load_item
-from .shapes import GROUP_ROWS, GROUP_THREADS, Shapes, column_offsets, coordinates, rows_and_columns, transposed
+from .shapes import GROUP_ROWS, GROUP_THREADS, ROW_OFFSETS, Shapes, column_offsets, coordinates, rows_and_columns, transposed
 from .softmax import OnlineSoftmax, scale_rows
 
-# [B, H, S, D] -> [S, D, H, B]: a head's matrix first.
-HEAD_MATRIX = [2, 3, 1, 0]
 # Keys near the query come first under causal masks, and mods that decay with distance have their largest scores there: the top
 # of a row is then known from its first tile.
 BACKWARDS = True
 
 
 class Ends(NamedTuple):
-    """What a consumer needs beside its products: (TMA atom, tensor) of the output, the LSE, the parts of split rows (None without
-    splits), the number of keys, the scale."""
+    """What a consumer needs beside its products: which rows a query tile has, (TMA atom, tensor) of the output, the LSE, the
+    parts of split rows (None without splits), the number of keys, the scale."""
 
+    packing: Packing
     out: tuple
     lse: cute.Tensor
     parts: Optional[tuple]
@@ -52,11 +52,14 @@ class Forward:
         t = self.tiles
         load, store = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
         single = [cute.select(layout, mode=[0, 1]) for layout in (shapes.q, shapes.k, shapes.v)]
-        q_atom, q_tma = cpasync.make_tiled_tma_atom(load, _head_matrix(q), single[0], (GROUP_ROWS, t.head_dim))
-        k_atom, k_tma = cpasync.make_tiled_tma_atom(load, _head_matrix(k), single[1], (t.kv_tile, t.head_dim))
-        v_atom, v_tma = cpasync.make_tiled_tma_atom(load, _head_matrix(v), single[2], (t.kv_tile, t.head_dim_v))
-        out_atom, out_tma = cpasync.make_tiled_tma_atom(store, _head_matrix(out), shapes.out, (GROUP_ROWS, t.head_dim_v))
-        grid = Grid(cute.ceil_div(q.shape[2], t.rows), q.shape[1], cute.ceil_div(k.shape[2], t.kv_tile))
+        packing = Packing(self.signature.plan.pack, heads_together(self.signature.plan.pack, q.shape[1], k.shape[1]))
+        q_tile, out_tile = packing.tile(GROUP_ROWS, t.head_dim), packing.tile(GROUP_ROWS, t.head_dim_v)
+        q_atom, q_tma = cpasync.make_tiled_tma_atom(load, packing.matrix(q), single[0], q_tile)
+        k_atom, k_tma = cpasync.make_tiled_tma_atom(load, head_matrix(k), single[1], (t.kv_tile, t.head_dim))
+        v_atom, v_tma = cpasync.make_tiled_tma_atom(load, head_matrix(v), single[2], (t.kv_tile, t.head_dim_v))
+        out_atom, out_tma = cpasync.make_tiled_tma_atom(store, packing.matrix(out), shapes.out, out_tile)
+        grid = Grid(cute.ceil_div(q.shape[2], self.signature.plan.q_tile), q.shape[1] // packing.heads,
+                    cute.ceil_div(k.shape[2], t.kv_tile), packing.heads)
         count = lists.work.shape[0] if cutlass.const_expr(lists.work is not None) else grid.q_tiles * grid.heads * q.shape[0]
         maps = (q_atom, q_tma), (k_atom, k_tma), (v_atom, v_tma), (out_atom, out_tma)
         self.kernel(maps, lse, scale, lists, grid, Int32(count), values).launch(
@@ -77,15 +80,16 @@ class Forward:
         cute.arch.sync_threads()
         rings = [Ring.of(pointers, name, shapes.bytes(name)) for name in ("q", "k", "v")]
         slots = Slots(items, BACKWARDS)
+        packing = Packing(self.signature.plan.pack, grid.packed)
         sources = [Source(atom, tensor, target) for (atom, tensor), target in zip(maps[:3], shared)]
         if warp < 4:
             cute.arch.setmaxregister_decrease(t.registers[1])
             if warp == 0:
-                self.produce(Loader(*sources, *rings, slots, t.consumers), lists, grid, count)
+                self.produce(Loader(packing, *sources, *rings, slots, t.consumers), lists, grid, count)
         else:
             cute.arch.setmaxregister_increase(t.registers[0])
             hooks = Hooks(self.signature, values)
-            ends = Ends(maps[3], lse, lists.parts, sources[1].tensor.shape[0], scale)
+            ends = Ends(packing, maps[3], lse, lists.parts, sources[1].tensor.shape[0], scale)
             self.consume(shapes, rings, shared, ends, hooks, slots, lists.spans)
 
     @cute.jit
@@ -113,7 +117,8 @@ class Forward:
         products = self.products(shapes, shared)
         softmax = OnlineSoftmax(hooks.softmax_scale(ends.scale), t.rescale_tau)
         row, column = coordinates(thread)
-        columns = Columns(Int32(column), t.kv_tile, Int32(ends.kv_len))
+        apart = tuple(offset // self.signature.plan.pack for offset in ROW_OFFSETS)
+        columns = Columns(Int32(column), t.kv_tile, Int32(ends.kv_len), apart)
         rota = Rota(group, t.consumers if t.turns else 1, FIRST_GROUP_BARRIER + t.consumers, t.own_p)
         if group == t.consumers - 1:
             # The first warpgroup's first turn.
@@ -126,8 +131,9 @@ class Forward:
             if busy:
                 queries = q_turn.index * t.consumers + group
                 tile = item.q_tile * t.consumers + group
-                positions = [tile * GROUP_ROWS + row, tile * GROUP_ROWS + row + 8]
-                rows = hooks.tile(item.batch, item.head).rows(positions)
+                at = [tile * GROUP_ROWS + row + offset for offset in ROW_OFFSETS]
+                # Both rows have one head where a graph asks for it (`Plan`).
+                rows = hooks.tile(item.batch, ends.packing.head(item.head, at[0])).rows([ends.packing.query(r) for r in at])
                 if walk.valid:
                     turn = attend(products, (rings[1], rings[2]), rota, rows, columns, softmax, walk, ends.scale, queries, turn)
                 else:
@@ -138,16 +144,19 @@ class Forward:
                 scale_rows(normalised, inverses)
                 rows.out(normalised, [Int32(column + o) for o in column_offsets(t.head_dim_v)], lses)
                 place = cute.recast_ptr(shared[0][None, None, queries].iterator, shapes.out.inner, dtype=self.element)
-                sink = Sink(*ends.out, cute.make_tensor(place, shapes.out.outer), products.values)
+                sink = Sink(*ends.out, cute.make_tensor(place, shapes.out.outer), products.values, ends.packing)
                 if cutlass.const_expr(self.signature.plan.split):
                     if item.part == UNSPLIT:
-                        store_lse(ends.lse, item, positions, lses, thread)
+                        store_lse(ends.lse, ends.packing, item, at, lses, thread)
                         store_out(sink, products.out, item, tile, thread, group)
                     else:
-                        store_part(ends.parts, normalised, lses, item.part, group * GROUP_ROWS + row, column)
+                        kept = [ends.packing.exists(r, ends.lse.shape[2]) for r in at]
+                        store_part(ends.parts, normalised, lses, kept, item.part, group * GROUP_ROWS + row, column)
                 else:
-                    store_lse(ends.lse, item, positions, lses, thread)
+                    store_lse(ends.lse, ends.packing, item, at, lses, thread)
                     store_out(sink, products.out, item, tile, thread, group)
+                # All lanes have read the item.
+                cute.arch.sync_warp()
                 rings[0].release(q_turn)
                 q_turn = q_turn.next()
 
@@ -163,7 +172,3 @@ class Forward:
             values_slice.make_fragment_B(values_slice.partition_B(transposed(v))),
             values_slice.make_fragment_A(values_slice.partition_shape_A((GROUP_ROWS, t.kv_tile))),
             cute.make_rmem_tensor(values_slice.partition_shape_C((GROUP_ROWS, t.head_dim_v)), Float32))
-
-
-def _head_matrix(tensor: cute.Tensor) -> cute.Tensor:
-    return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=HEAD_MATRIX))

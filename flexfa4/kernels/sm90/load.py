@@ -10,22 +10,22 @@ from cutlass.cute.nvgpu import cpasync
 from ..barriers import Ring, Turn
 from ..carried import Fixed
 from ..handover import Slots
+from ..packing import UNPACKED, Packing
 from ..walk import Walk, WorkItem
 
 
 @dataclass(frozen=True)
 class Source(Fixed):
-    """One input: its TMA atom, its tensor of coordinates [S, D, H, B], and the shared memory it goes to [rows, columns, n]."""
+    """One input: its TMA atom, its tensor of coordinates [rows, D, H, B], and the shared memory it goes to [rows, columns, n]."""
 
     atom: cute.CopyAtom
     tensor: cute.Tensor
     target: cute.Tensor
 
-    def tiles(self, head: Int32, batch: Int32):
+    def tiles(self, packing: Packing, head: Int32, batch: Int32):
         """(global tiles, shared tiles) of one head for `cute.copy`, both indexed [None, i]."""
-        rows, columns = self.target.shape[0], self.target.shape[1]
-        shape = tuple(cute.size(m) for m in (rows, columns))
-        view = cute.local_tile(self.tensor[None, None, head, batch], shape, (None, 0))
+        rows, columns = (cute.size(m) for m in self.target.shape[:2])
+        view = packing.tiles(self.tensor[None, None, head, batch], rows, columns)
         shared, source = cpasync.tma_partition(
             self.atom, 0, cute.make_layout(1), cute.group_modes(self.target, 0, 2), cute.group_modes(view, 0, 2))
         return source, shared
@@ -33,8 +33,9 @@ class Source(Fixed):
 
 @dataclass(frozen=True)
 class Loader(Fixed):
-    """The producer's part of the kernel."""
+    """The producer's part of the kernel. packing: of the queries."""
 
+    packing: Packing
     q: Source
     k: Source
     v: Source
@@ -46,7 +47,7 @@ class Loader(Fixed):
 
     def queries(self, item: WorkItem, walk: Walk, turn: Turn) -> None:
         """Tells the consumers what comes, and loads its query rows, a copy for each warpgroup."""
-        source, shared = self.q.tiles(item.head, item.batch)
+        source, shared = self.q.tiles(self.packing, item.head, item.batch)
         self.q_ring.wait_empty(turn)
         barrier = self.q_ring.full + turn.index
         with cute.arch.elect_one():
@@ -71,8 +72,8 @@ class Loader(Fixed):
 @cute.jit
 def load_item(loader: Loader, item: WorkItem, walk: Walk, kv_head: Int32, kv_batch: Int32, turn: Turn) -> Turn:
     """K of a tile goes out before V of the tile before it: the consumers want it first. Returns the next free stage."""
-    k_tiles = loader.k.tiles(kv_head, kv_batch)
-    v_tiles = loader.v.tiles(kv_head, kv_batch)
+    k_tiles = loader.k.tiles(UNPACKED, kv_head, kv_batch)
+    v_tiles = loader.v.tiles(UNPACKED, kv_head, kv_batch)
     if walk.valid:
         loader.fill(loader.k, k_tiles, loader.k_ring, walk.tile, turn)
         v_tile, v_turn = walk.tile, turn
