@@ -88,6 +88,9 @@ def run(case: Case) -> list[dict]:
     assert case.pack in (None, choice.plan.pack), f"{case.name}: {choice.plan.pack} places for heads"
     lists = lists_of(case, choice.plan, q, k)
     out64, lse64 = reference.attention(q, k, v, case.score_mod, case.mask_mod, scale, case.out_mod)
+    # P is rounded before it meets V, whose signs differ: the error follows the sum of sizes.
+    sizes, _ = reference.attention(q, k, v.abs(), case.score_mod, case.mask_mod, scale)
+    largest = max(out64.abs().max(), (out64.abs().max() + sizes.max()) / 2).item()
     rows = []
     for seed in range(case.runs):
         completion = COMPLETIONS[seed % 3]
@@ -97,7 +100,7 @@ def run(case: Case) -> list[dict]:
             out, lse = kernels.forward(choice.plan, (q, k, v), scale, bounds, lists, kernels.Crew(workers, counter, dev.tensor))
         assert counter is None or counter.item() == 0, "the work counter is not left at zero"
         rows.append(dict(case=case.name, seed=seed, completion=completion, findings=dev.findings, launches=len(dev.launches),
-                         half=str(case.dtype).split(".")[1], largest=out64.abs().max().item(),
+                         half=str(case.dtype).split(".")[1], largest=largest,
                          out=error(out, out64), lse=error(lse, lse64)))
     return rows
 
@@ -179,7 +182,7 @@ CASES = [
     Case("D=64", dims=(64, 64), lengths=(400, 300), mask_mod=mods.causal_mask),
     Case("D=96", dims=(96, 96)),
     Case("D=192, 128", dims=(192, 128)),
-    *([Case("D=256", dims=(256, 256))] if KERNEL == "sm90" else []),
+    Case("D=256", dims=(256, 256), mask_mod=mods.causal_bottom_right(200, 300)),
     Case("D=40", dims=(40, 40)),
     Case("D=31, 17", dims=(31, 17)),
     Case("a literal beyond 32 bits", mask_mod=lambda b, h, q, kv: q - kv + 10**12 < 10**12 + 20, workers=2),
@@ -210,7 +213,7 @@ def by_head(b, h, q, kv):
 
 
 def head_scale(score, b, h, q, kv):
-    return score * (3 + 0.05 * h)
+    return score * (0.5 + 0.05 * h)
 
 
 def slopes(heads: int) -> Callable:

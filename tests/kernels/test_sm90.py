@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl"),
 ]
 SHARES = 4
-# Relative to the largest output: P and the output are rounded to the inputs' type, half a unit each.
+# Of `largest`: P and the output are rounded to the inputs' type, half a unit each.
 OUT_TOLERANCE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 # A logarithm of size about 8, in float32, from ex2.approx and lg2.approx.
 LSE_TOLERANCE = 3e-6

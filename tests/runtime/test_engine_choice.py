@@ -35,7 +35,7 @@ def test_blackwell_takes_the_head_dims_of_the_paper(dims):
 @pytest.mark.parametrize(
     "made, scale, reason",
     [
-        (inputs(256, 256), 0.1, "columns of tensor memory"),
+        (inputs(512, 512), 0.1, "head_dim=512"),
         (inputs(64, 64, torch.float32), 0.1, "not torch.float32"),
         (inputs(64, 64), -0.1, "scale=-0.1"),
     ],
