@@ -9,7 +9,7 @@ from .ranges import WIDE, Assumptions, integer_ranges
 from .signature import TMA_BYTES, Signature
 
 __all__ = [
-    "Assumptions", "Barrier", "BudgetError", "Heads", "hoist", "Hoisted", "integer_ranges", "Level", "Plan", "plan_forward", "Role",
-    "row_layout", "RowLayout", "show_table", "Signal", "Signature", "Sm100Forward", "Sm90Forward", "TiledForward", "TMA_BYTES",
-    "WIDE",
+    "Assumptions", "Barrier", "BudgetError", "Heads", "hoist", "Hoisted", "integer_ranges", "Level", "Plan", "plan_forward",
+    "Role", "row_layout", "RowLayout", "show_table", "Signal", "Signature", "Sm100Forward", "Sm90Forward", "TiledForward",
+    "TMA_BYTES", "WIDE",
 ]

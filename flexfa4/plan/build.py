@@ -55,7 +55,8 @@ def sm90_tiles(head_dim: int, head_dim_v: int, short: bool = False) -> Sm90Forwa
     for consumers, kv_tile, registers, own_p in _SM90_SHORT_CHOICES if short else _SM90_CHOICES:
         for kv_stages, q_stages in ((4, 1), (3, 1), (2, 1)) if short else ((2, 2), (2, 1)):
             try:
-                return Sm90Forward(pad(head_dim), pad(head_dim_v), consumers, kv_tile, kv_stages, registers, q_stages, own_p=own_p)
+                return Sm90Forward(pad(head_dim), pad(head_dim_v), consumers, kv_tile, kv_stages, registers, q_stages,
+                                   own_p=own_p)
             except BudgetError as error:
                 last = error
     raise last

@@ -26,7 +26,7 @@ def compiled(signature: Signature) -> Callable:
 
 
 def compiled_combine(signature: Signature) -> Callable:
-    """The host function that combines the parts of split rows. It depends on the plan's tiles and type alone."""
+    """The host function that combines the parts of split rows. It depends on the plan's tiles, type and packing alone."""
     plan = signature.plan
     key = plan.arch, plan.dtype, plan.tiles.rows, plan.tiles.head_dim_v, plan.pack
     return _find(("combine", *key), "combine", lambda: repr(key), signature)
