@@ -21,11 +21,11 @@ def breaks(bound: BoundGraph, axis: Op, length: int, run_starts) -> np.ndarray:
     for n in bound.graph.nodes:
         positions = None
         if n.op in _PERIODIC and n.dtype.is_int:
-            offset, divisor = _offset(n.args[0], axis, bound), _number(n.args[1], bound)
+            offset, divisor = offset_along(n.args[0], axis, bound), number_of(n.args[1], bound)
             if offset is not None and divisor and abs(divisor) >= _LEAST_GAP:
                 positions = np.arange(-offset % abs(divisor), length, abs(divisor))
         elif n.op is Op.LOAD:
-            moved = [offset for offset in (_offset(a, axis, bound) for a in n.args) if offset is not None]
+            moved = [offset for offset in (offset_along(a, axis, bound) for a in n.args) if offset is not None]
             starts = run_starts(n) if len(moved) == 1 else None
             if starts is not None:
                 positions = starts - moved[0]
@@ -35,7 +35,7 @@ def breaks(bound: BoundGraph, axis: Op, length: int, run_starts) -> np.ndarray:
     return total[(total > 0) & (total < length)]
 
 
-def _offset(n: Node, axis: Op, bound: BoundGraph) -> int | None:
+def offset_along(n: Node, axis: Op, bound: BoundGraph) -> int | None:
     """c where n is the position along `axis` plus a number c."""
     if n.op is axis:
         return 0
@@ -43,12 +43,12 @@ def _offset(n: Node, axis: Op, bound: BoundGraph) -> int | None:
         a, b = n.args
         if n.op is Op.ADD and b.op is axis:
             a, b = b, a
-        number = _number(b, bound) if a.op is axis else None
+        number = number_of(b, bound) if a.op is axis else None
         return None if number is None else number if n.op is Op.ADD else -number
     return None
 
 
-def _number(n: Node, bound: BoundGraph) -> int | None:
+def number_of(n: Node, bound: BoundGraph) -> int | None:
     """The value of a constant or runtime scalar of integer type."""
     if not n.dtype.is_int or n.op not in (Op.CONST, Op.SLOT):
         return None

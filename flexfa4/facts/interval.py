@@ -7,6 +7,7 @@ their rounding, fused or not.
 """
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Mapping, Sequence
 
@@ -61,6 +62,12 @@ class Analysis:
                 table = self.labels.get(n)
                 wanted.update(n.args if table is None else [i for load in table.pair.loads for i in load.args])
         return order[::-1]
+
+    def of(self, graph: Graph) -> "Analysis":
+        """Of another graph over the same captures and slots, with some of this one's label tests: tables are shared."""
+        other = Analysis(replace(self.bound, graph=graph), self.limits, self.space)
+        other.tables, other.labels = self.tables, self.labels
+        return other
 
     def breaks(self, axis: Op) -> np.ndarray:
         """Sorted positions along Q or KV at which the mask takes a new form (see `breaks`)."""

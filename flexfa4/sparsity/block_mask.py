@@ -12,7 +12,7 @@ from flexfa4.ir import Op
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.trace import bind, fingerprint_of
 
-from .build import build_spans
+from .build import build_spans, build_work_spans
 from .cells import evaluate_at
 from .compose import and_masks
 from .data import TileData, tile_data
@@ -22,6 +22,7 @@ from .rebuild import FixedSpans, rebuild, reserve
 from .refine import Work
 from .spans import Kind, Spans, Tiling
 from .torch_interop import function_of, to_torch
+from .work_spans import WorkSpans, has_label_tests
 
 MaskMod = Callable
 
@@ -45,7 +46,7 @@ class BlockMask:
         self._data = data
         self._own_mod = own_mod
         self._state = fingerprint_of(bound)
-        self._spans: dict[tuple, Spans] = {}
+        self._spans: dict[tuple, Spans | WorkSpans] = {}
         # What the latest build of spans took.
         self.work: Work | None = None
 
@@ -77,6 +78,17 @@ class BlockMask:
             tiling = Tiling(q_tile, kv_tile, *self.shape[2:], *self.mask_shape)
             spans, self.work = build_spans(self.bound, tiling, transposed, self._data, self._own_mod is None)
             self._spans[key] = spans if device.type == "cpu" else spans.to(device)
+        return self._spans[key]
+
+    def work_spans(self, q_tile: int, kv_tile: int) -> Spans | WorkSpans:
+        """What a kernel's work tiles walk, on the CPU: for a mask of documents tiles that may begin with them, else `spans`.
+        For a caller that has just called `check_fresh`; raises LookupOutOfRange as `spans` does."""
+        if not has_label_tests(self.bound):
+            return self.kept_spans(q_tile, kv_tile, device="cpu")
+        key = (q_tile, kv_tile, "work")
+        if key not in self._spans:
+            tiling = Tiling(q_tile, kv_tile, *self.shape[2:], *self.mask_shape)
+            self._spans[key] = build_work_spans(self.bound, tiling)
         return self._spans[key]
 
     def reserve(self, capacity: int, q_tile: int = 128, kv_tile: int = 128) -> FixedSpans:

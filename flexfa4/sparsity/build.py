@@ -9,6 +9,7 @@ from .data import TileData
 from .host import on_host
 from .refine import Refiner, Work
 from .spans import Spans, Tiling, spans_from_states
+from .work_spans import WorkSpans, work_spans
 
 # Elements that one build may evaluate to settle tiles: about a second on one core for a ten-op mask. Beyond it a tile that is not
 # proven EMPTY or FULL stays PARTIAL.
@@ -35,3 +36,8 @@ def build_spans(bound: BoundGraph, tiling: Tiling, transposed: bool = False, dat
     at = np.nonzero(flat)
     flat[at] = refiner.classify(*at)
     return spans_from_states(states, tiling, transposed), refiner.work
+
+
+def build_work_spans(bound: BoundGraph, tiling: Tiling, budget: int = SETTLE_BUDGET) -> WorkSpans:
+    """The spans of work tiles of a mask with label tests (`has_label_tests`), on the CPU; captures and errors as above."""
+    return work_spans(on_host(bound), tiling, budget)

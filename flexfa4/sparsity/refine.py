@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from flexfa4.facts.interval import Analysis
 from flexfa4.facts.interval_values import Space, negate
-from flexfa4.ir import Op
+from flexfa4.ir import Graph, Op
 from flexfa4.ir.bound import BoundGraph
 
 from . import diagonals
@@ -67,6 +68,12 @@ class Refiner:
         self.analysis = Analysis(bound, limits, Space(None))
         self.work = Work(tiles=tiling.Bm * tiling.Hm * tiling.q_tiles * tiling.kv_tiles)
         self.settler = Settler(bound, self.judge, self.breaks, self.work, budget)
+
+    def of(self, graph: Graph) -> "Refiner":
+        """As `Analysis.of`: judges cells for another graph."""
+        other = copy(self)
+        other.bound, other.analysis = replace(self.bound, graph=graph), self.analysis.of(graph)
+        return other
 
     def judge(self, cells: Cells) -> tuple[np.ndarray, np.ndarray, object]:
         """(empty, full, poison) of cells, bool [n]: what is certain. A cell that may depend on an out-of-range

@@ -171,6 +171,13 @@ def spans_from_segments(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kin
     """Spans of disjoint segments in any order, int64 [n] each; neighbours of one kind are merged."""
     rows = tiling.Bm * tiling.Hm * (tiling.kv_tiles if transposed else tiling.q_tiles)
     columns = tiling.q_tiles if transposed else tiling.kv_tiles
+    return tiling.spans(*runs_of_segments(row, begin, end, kind, rows, columns), transposed)
+
+
+def runs_of_segments(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kind: np.ndarray, rows: int,
+                     columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """(row_ptr, runs) of `rows` rows with at most `columns` tiles, from segments as `spans_from_segments` takes them, kinds at
+    most 3."""
     bits = int(columns).bit_length()
     if int(rows).bit_length() + 2 * bits + 2 <= 63:
         # One integer a segment sorts several times faster than an indirect sort.
@@ -185,16 +192,21 @@ def spans_from_segments(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kin
         first = np.concatenate([[True], ~joined])
         last = np.concatenate([~joined, [True]])
         row, begin, end, kind = row[first], begin[first], end[last], kind[first]
-    return spans_from_ascending(row, begin, end, kind, tiling, transposed)
+    return _table(row, begin, end, kind, rows, columns)
 
 
 def spans_from_ascending(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kind: np.ndarray, tiling: Tiling,
                          transposed: bool = False) -> Spans:
     """Spans of segments that are their runs: in order of rows and columns, disjoint and maximal."""
     rows, columns = tiling.kv_tiles if transposed else tiling.q_tiles, tiling.q_tiles if transposed else tiling.kv_tiles
+    return tiling.spans(*_table(row, begin, end, kind, tiling.Bm * tiling.Hm * rows, columns), transposed)
+
+
+def _table(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kind: np.ndarray, rows: int,
+           columns: int) -> tuple[np.ndarray, np.ndarray]:
     runs = np.empty((row.size, 3), _run_type(columns))
     runs[:, 0], runs[:, 1], runs[:, 2] = begin, end, kind
-    return tiling.spans(_row_pointer(row, tiling.Bm * tiling.Hm * rows), runs, transposed)
+    return _row_pointer(row, rows), runs
 
 
 def _run_type(columns: int) -> type:

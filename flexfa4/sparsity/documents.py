@@ -1,0 +1,150 @@
+"""Where the documents of a mask lie: runs of equal labels along the queries, and the run of keys with the same label.
+
+Work tiles may start at a document's first row and key. That saves tiles where documents are ragged; where they are short beside
+a tile, many share one; where a label comes back later, nothing is gained, and tiles stay on the grid.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flexfa4.facts.breaks import number_of, offset_along
+from flexfa4.facts.labels import LabelTable
+from flexfa4.ir import Op
+from flexfa4.ir.bound import BoundGraph
+
+from .spans import Tiling
+
+# What a work tile costs beside its tiles, in tiles, for the choice alone: the default of `flexfa4.schedule.CostModel.fixed`.
+_FIXED = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Rectangles of the score matrix, each cut into tiles from its own first row and key: queries q0 .. q1 - 1 and keys
+    k0 .. k1 - 1 of mask row `row` (mb * Hm + mh); int64 [n] each, rows and then queries ascending. Every query is in one block
+    of its row, and sees no key outside it."""
+
+    row: np.ndarray
+    q0: np.ndarray
+    q1: np.ndarray
+    k0: np.ndarray
+    k1: np.ndarray
+
+    def __len__(self) -> int:
+        return self.row.size
+
+    def tiles(self, tiling: Tiling) -> tuple[np.ndarray, np.ndarray]:
+        """Tiles of each block along the queries and along the keys."""
+        return -((self.q0 - self.q1) // tiling.q_tile), -((self.k0 - self.k1) // tiling.kv_tile)
+
+
+def blocks_of(bound: BoundGraph, tiling: Tiling, table: LabelTable | None) -> Blocks:
+    """The blocks of a mask with an equality of labels (`table`) among its conjuncts: documents, where tiles that start with them
+    cost less, else all of a mask row in one."""
+    whole = np.array([[0], [tiling.q_len], [0], [tiling.kv_len]])
+    rows = np.arange(tiling.Bm * tiling.Hm)
+    sides = None if table is None else _sides(bound, table)
+    parts = []
+    for b, h in zip(*np.divmod(rows, tiling.Hm)):
+        documents = None if sides is None else _documents(bound, table, sides, tiling, int(b), int(h))
+        parts.append(whole if documents is None else _worthwhile(documents, whole, tiling))
+    return Blocks(np.repeat(rows, [p.shape[1] for p in parts]), *np.concatenate(parts, axis=1))
+
+
+def _sides(bound: BoundGraph, table: LabelTable) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """For queries and keys: which of the pair's look-ups reads their labels, and what it adds to a position."""
+    sides = []
+    for axis in (Op.Q, Op.KV):
+        found = [offset_along(load.args[table.pair.dim], axis, bound) for load in table.pair.loads]
+        which = next((i for i, c in enumerate(found) if c is not None), None)
+        if which is None:
+            return None
+        sides.append((which, found[which]))
+    return tuple(sides)
+
+
+def _documents(bound: BoundGraph, table: LabelTable, sides, tiling: Tiling, b: int, h: int) -> np.ndarray | None:
+    """int64 [4, n] of (q0, q1, k0, k1): the runs of the queries' labels of one mask row, and of the keys with the same label; None
+    where a key label comes back, or keys come in another order than queries."""
+    row = _table_row(bound, table, b, h)
+    if row is None:
+        return None
+    queries, keys = (_runs(table, row, side, length) for side, length in zip(sides, (tiling.q_len, tiling.kv_len)))
+    if queries is None or keys is None:
+        return None
+    q_begin, q_end, q_name = queries
+    k_begin, k_end, k_name = keys
+    order = np.argsort(k_name, kind="stable")
+    ranked = k_name[order]
+    if (ranked[1:] == ranked[:-1]).any():
+        return None
+    at = np.minimum(np.searchsorted(ranked, q_name), ranked.size - 1)
+    there, match = ranked[at] == q_name, order[at]
+    # A query document without keys takes no room between its neighbours.
+    k1 = np.maximum.accumulate(np.where(there, k_end[match], 0))
+    k0 = np.where(there, k_begin[match], k1)
+    if (k0[1:] < k1[:-1]).any():
+        return None
+    return np.stack([q_begin, q_end, k0, k1])
+
+
+def _table_row(bound: BoundGraph, table: LabelTable, b: int, h: int) -> int | None:
+    """Which row of the table a batch and head read."""
+    row, load = 0, table.pair.loads[0]
+    for dim, (n, size) in enumerate(zip(load.args, table.dims)):
+        if dim == table.pair.dim:
+            continue
+        index = {Op.B: b, Op.H: h}.get(n.op, number_of(n, bound))
+        if index is None or not 0 <= index < size:
+            return None
+        row = row * size + index
+    return row
+
+
+def _runs(table: LabelTable, row: int, side: tuple[int, int], length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """(begin, end, name) of the runs of labels at positions 0 .. length - 1 of one axis; None where it reads past its table."""
+    which, added = side
+    which = which if len(table.sizes) == 2 else 0
+    if added < 0 or added + length > table.sizes[which]:
+        return None
+    begin = row * table.runs.length + (table.sizes[0] if which else 0) + added
+    first, last = table.runs.of[begin], table.runs.of[begin + length - 1] + 1
+    begins = np.maximum(table.runs.starts[first:last] - begin, 0)
+    return begins, np.append(begins[1:], length), table.names[first:last].astype(np.int64)
+
+
+def _worthwhile(documents: np.ndarray, whole: np.ndarray, tiling: Tiling) -> np.ndarray:
+    """Blocks of whole documents, or all in one, whichever makes fewer tiles before the rest of the mask is looked at."""
+    blocks = _gathered(documents, tiling.q_tile)
+    own = _cost(blocks, tiling)
+    q0, q1, k0, k1 = documents
+    begin = np.arange(0, tiling.q_len, tiling.q_tile)
+    first = np.searchsorted(q0, begin, side="right") - 1
+    last = np.searchsorted(q0, np.minimum(begin + tiling.q_tile, tiling.q_len) - 1, side="right") - 1
+    low, high = k0[first], k1[last]
+    columns = np.where(high > low, -(-high // tiling.kv_tile) - low // tiling.kv_tile, 0)
+    return blocks if own < columns.sum() + _FIXED * begin.size else whole
+
+
+def _cost(blocks: np.ndarray, tiling: Tiling) -> float:
+    q0, q1, k0, k1 = blocks
+    rows = -((q0 - q1) // tiling.q_tile)
+    return float((rows * (_FIXED - (k0 - k1) // tiling.kv_tile)).sum())
+
+
+def _gathered(documents: np.ndarray, q_tile: int) -> np.ndarray:
+    """Documents, but neighbours that fit into one query tile together are one block."""
+    q0, q1, k0, k1 = documents
+    following = np.searchsorted(q1, q0 + q_tile, side="right")
+    if (following <= np.arange(1, q0.size + 1)).all():
+        return documents
+    following = np.maximum(following, np.arange(1, q0.size + 1)).tolist()
+    first, at = [], 0
+    while at < len(following):
+        first.append(at)
+        at = following[at]
+    first = np.array(first)
+    last = np.append(first[1:], q0.size) - 1
+    return np.stack([q0[first], q1[last], k0[first], k1[last]])

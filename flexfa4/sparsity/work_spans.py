@@ -1,0 +1,201 @@
+"""The spans that a kernel's work tiles walk, for masks of documents: tiles that begin where a document does, and the tiles in
+which its labels need no look."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from flexfa4.facts.documents import label_tests, tests_alone
+from flexfa4.facts.simplify import simplify
+from flexfa4.ir.bound import BoundGraph
+
+from .cells import Cells
+from .documents import Blocks, blocks_of
+from .refine import Refiner
+from .spans import Kind, Tiling, runs_of_segments
+
+# A kind of run beside `Kind`'s: PARTIAL, and every label test of the mask holds in the whole tile.
+INSIDE = 3
+# An undecided square is cut into this many parts along each axis; squares of the coarsest grid along a side, at most.
+_FAN = 4
+_COARSEST = 32
+# Squares looked at together.
+_BATCH = 1 << 17
+_CHILD_I, _CHILD_J = (x.reshape(1, -1) for x in np.indices((_FAN, _FAN)))
+
+
+@dataclass(frozen=True, eq=False)
+class WorkSpans:
+    """Runs of kv tiles for each work tile, whose rows and keys may begin anywhere.
+
+    row_ptr: int32 [rows + 1]; runs: int32 [n, 3] of (begin, end, kind), kind PARTIAL, FULL or INSIDE; tiles: int32 [rows, 4] of
+    (q0, q1, k0, k1): queries q0 .. q1 - 1, at most `q_tile` of them, and kv tile t holds keys k0 + t * kv_tile and so on, of which
+    those from k1 on are masked. FULL tiles end before k1. row = (mb * Hm + mh) * q_tiles + tile; a mask row of fewer work tiles
+    than another ends in some without queries. On the CPU. by_document: tiles begin with documents in some mask row.
+    """
+
+    row_ptr: torch.Tensor
+    runs: torch.Tensor
+    tiles: torch.Tensor
+    q_tile: int
+    kv_tile: int
+    Bm: int
+    Hm: int
+    by_document: bool
+
+    @property
+    def q_tiles(self) -> int:
+        return len(self.tiles) // (self.Bm * self.Hm)
+
+    @cached_property
+    def present(self) -> np.ndarray:
+        """Which rows hold queries: bool [rows]."""
+        return (self.tiles[:, 0] < self.tiles[:, 1]).numpy()
+
+    def counts(self) -> dict[int, int]:
+        """Tiles in runs of each kind."""
+        runs = self.runs.numpy().astype(np.int64)
+        return {kind: int((runs[:, 1] - runs[:, 0])[runs[:, 2] == kind].sum()) for kind in (Kind.PARTIAL, Kind.FULL, INSIDE)}
+
+    def __repr__(self) -> str:
+        counts = self.counts()
+        how = "documents" if self.by_document else "the grid"
+        return (f"WorkSpans({int(self.present.sum()):,} work tiles of {self.q_tile} rows along {how}, kv tiles of {self.kv_tile}: "
+                f"{counts[Kind.FULL]:,} full, {counts[Kind.PARTIAL]:,} partial, {counts[INSIDE]:,} partial inside a document)")
+
+
+def has_label_tests(bound: BoundGraph) -> bool:
+    """Whether `work_spans` takes the mask: a property of its graph alone."""
+    return bool(label_tests(simplify(bound.graph)))
+
+
+def work_spans(bound: BoundGraph, tiling: Tiling, budget: int) -> WorkSpans:
+    """The spans of a mask with label tests. bound: captures on the CPU; budget: elements that may be evaluated to settle tiles.
+
+    Raises LookupOutOfRange where the mask depends on a look-up past the end of a capture.
+    """
+    bound = replace(bound, graph=simplify(bound.graph))
+    refiner = Refiner(bound, tiling, budget)
+    tables = refiner.analysis.labels
+    blocks = blocks_of(bound, tiling, next((tables[n] for n in label_tests(bound.graph) if n in tables), None))
+    return _Builder(refiner, blocks, tiling).spans()
+
+
+@dataclass
+class _Builder:
+    """Classifies the tiles of blocks, coarse to fine."""
+
+    refiner: Refiner
+    blocks: Blocks
+    tiling: Tiling
+    parts: list = field(default_factory=list)
+
+    def spans(self) -> WorkSpans:
+        t, blocks = self.tiling, self.blocks
+        q_tiles, kv_tiles = blocks.tiles(t)
+        masks = t.Bm * t.Hm
+        per_mask = np.bincount(blocks.row, weights=q_tiles, minlength=masks).astype(np.int64)
+        most = int(per_mask.max())
+        # The first row of each block: its mask's, and what the mask's blocks before it take.
+        before = np.cumsum(q_tiles) - q_tiles
+        self.first = blocks.row * most + before - (np.cumsum(per_mask) - per_mask)[blocks.row]
+        self.size = q_tiles, kv_tiles
+        self._refine()
+        row, begin, end, kind = (np.concatenate([np.zeros(0, np.int64), *x]) for x in (zip(*self.parts) if self.parts else [()] * 4))
+        row_ptr, runs = runs_of_segments(row, begin, end, kind, masks * most, int(kv_tiles.max(initial=0)))
+        tiles = self._tiles(masks * most)
+        by_document = len(blocks) > masks or bool((blocks.q0 > 0).any())
+        return WorkSpans(*(torch.from_numpy(x) for x in (row_ptr, runs.astype(np.int32), tiles)), t.q_tile, t.kv_tile, t.Bm, t.Hm,
+                         by_document)
+
+    def _tiles(self, rows: int) -> np.ndarray:
+        blocks, (q_tiles, _) = self.blocks, self.size
+        block = np.repeat(np.arange(len(blocks)), q_tiles)
+        line = np.arange(block.size) - np.repeat(np.cumsum(q_tiles) - q_tiles, q_tiles)
+        q0 = blocks.q0[block] + line * self.tiling.q_tile
+        tiles = np.zeros((rows, 4), np.int32)
+        tiles[self.first[block] + line] = np.stack(
+            [q0, np.minimum(q0 + self.tiling.q_tile, blocks.q1[block]), blocks.k0[block], blocks.k1[block]], axis=1)
+        return tiles
+
+    def _refine(self) -> None:
+        q_tiles, kv_tiles = self.size
+        size = 1
+        while max(q_tiles.max(), kv_tiles.max()) > _COARSEST * size:
+            size *= _FAN
+        rows, columns = -(-q_tiles // size), -(-kv_tiles // size)
+        block = np.repeat(np.arange(len(self.blocks)), rows * columns)
+        place = np.arange(block.size) - np.repeat(np.cumsum(rows * columns) - rows * columns, rows * columns)
+        i, j = np.divmod(place, columns[block])
+        waiting = [(size, block, i, j)]
+        while waiting:
+            size, *squares = waiting.pop()
+            for first in range(0, squares[0].size, _BATCH):
+                left = self._level(size, *(x[first:first + _BATCH] for x in squares))
+                if left is not None:
+                    waiting.append(left)
+
+    def _level(self, size: int, block, i, j):
+        """One look at squares of size x size tiles; what is undecided comes back as smaller squares, single tiles never."""
+        cells = self._cells(block, i, j, size)
+        empty, full, poison = self.refiner.judge(cells)
+        self._emit(block[full], i[full], j[full], size, Kind.FULL)
+        undecided = np.flatnonzero(~(empty | full))
+        if not undecided.size:
+            return None
+        block, i, j = block[undecided], i[undecided], j[undecided]
+        if size == 1:
+            bad = poison if poison is False else np.broadcast_to(poison, len(cells))[undecided]
+            kind = self.refiner.settler.kinds(cells.take(undecided), bad)
+            for k in (Kind.PARTIAL, Kind.FULL):
+                here = kind == k
+                self._emit(block[here], i[here], j[here], 1, k)
+            return None
+        i, j = (i[:, None] * _FAN + _CHILD_I).reshape(-1), (j[:, None] * _FAN + _CHILD_J).reshape(-1)
+        block = np.repeat(block, _FAN * _FAN)
+        size //= _FAN
+        inside = (i * size < self.size[0][block]) & (j * size < self.size[1][block])
+        return size, block[inside], i[inside], j[inside]
+
+    def _cells(self, block, i, j, size: int) -> Cells:
+        blocks, t = self.blocks, self.tiling
+        b, h = np.divmod(blocks.row[block], t.Hm)
+        height, width = size * t.q_tile, size * t.kv_tile
+        q0, k0 = blocks.q0[block] + i * height, blocks.k0[block] + j * width
+        return Cells(b, h, q0, np.minimum(q0 + height, blocks.q1[block]) - 1, k0, np.minimum(k0 + width, blocks.k1[block]) - 1)
+
+    def _emit(self, block, i, j, size: int, kind: Kind) -> None:
+        """The rows of tiles that squares cover. A FULL tile that reaches past its block's last key is PARTIAL to a kernel."""
+        if not block.size:
+            return
+        line, begin = i * size, j * size
+        last = self.size[1][block]
+        end = np.minimum(begin + size, last)
+        if size > 1:
+            line = (line[:, None] + np.arange(size)).reshape(-1)
+            block, begin, end, last = (np.repeat(x, size) for x in (block, begin, end, last))
+            there = line < self.size[0][block]
+            block, line, begin, end, last = (x[there] for x in (block, line, begin, end, last))
+        if kind == Kind.FULL:
+            ragged = (end == last) & ((self.blocks.k1 - self.blocks.k0)[block] % self.tiling.kv_tile != 0)
+            if ragged.any():
+                self._partial(block[ragged], line[ragged], end[ragged] - 1)
+                end = end - ragged
+                some = begin < end
+                block, line, begin, end = block[some], line[some], begin[some], end[some]
+            self.parts.append((self.first[block] + line, begin, end, np.full(line.size, int(Kind.FULL))))
+        else:
+            self._partial(block, line, begin)
+
+    def _partial(self, block, line, column) -> None:
+        """Single tiles that are not to be taken whole: INSIDE where the label tests hold in all of them."""
+        _, same, _ = self._tests.judge(self._cells(block, line, column, 1))
+        kind = np.where(same, INSIDE, int(Kind.PARTIAL))
+        self.parts.append((self.first[block] + line, column, column + 1, kind))
+
+    @cached_property
+    def _tests(self) -> Refiner:
+        return self.refiner.of(tests_alone(self.refiner.bound.graph))

@@ -1,0 +1,143 @@
+"""Spans of work tiles against the dense mask: which tiles there are, and that each kind is exactly what its elements say."""
+import numpy as np
+import pytest
+import torch
+from dense import dense as dense_of
+
+from flexfa4 import mods
+from flexfa4.sparsity import create_block_mask
+from flexfa4.sparsity.spans import Kind
+from flexfa4.sparsity.work_spans import INSIDE
+
+Q_TILE, KV_TILE = 32, 16
+
+
+def dense(*arguments) -> np.ndarray:
+    return dense_of(*arguments).numpy()
+
+
+def labels(lengths) -> torch.Tensor:
+    return torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+
+
+def ragged(seed: int, count: int, most: int) -> list[int]:
+    return np.random.default_rng(seed).integers(1, most, count).tolist()
+
+
+def document(ids, other=None, more=lambda b, h, q, kv: kv >= 0):
+    other = ids if other is None else other
+    return lambda b, h, q, kv: (ids[q] == other[kv]) & more(b, h, q, kv)
+
+
+def causal(b, h, q, kv):
+    return q >= kv
+
+
+def window(b, h, q, kv):
+    return (q >= kv) & (q - kv < 40)
+
+
+UNEVEN = labels([1, 32, 33, 200, 7, 3, 5, 16, 90, 129])
+N = len(UNEVEN)
+BACK = torch.where(torch.arange(N) < N - 60, UNEVEN, 3)
+PER_BATCH = torch.stack([UNEVEN, UNEVEN.flip(0), BACK])
+OTHER = labels([20, 50, 10, 60, 1, 1, 1, 70, 200, 40])
+MASKS = {
+    "documents": (document(UNEVEN), 1, N, N, True),
+    "causal": (document(UNEVEN, more=causal), 1, N, N, True),
+    "window": (document(UNEVEN, more=window), 1, N, N, True),
+    "labels in any order": (document(torch.tensor([7, 2, 9, 0, 1, 5, 3, 4, 8, 6])[UNEVEN], more=causal), 1, N, N, True),
+    "a label comes back": (document(BACK, more=causal), 1, N, N, False),
+    "tiny documents": (document(labels([1] * 20 + [2, 3] * 40 + [5] * 20), more=causal), 1, 320, 320, False),
+    "one document": (document(torch.zeros(200, dtype=torch.int32), more=causal), 1, 200, 200, False),
+    "each batch its own": (lambda b, h, q, kv: (PER_BATCH[b, q] == PER_BATCH[b, kv]) & (q >= kv), 3, N, N, True),
+    "other keys": (document(UNEVEN, OTHER), 1, N, len(OTHER), True),
+    "keys missing": (document(torch.tensor([0, 1, 99, 3, 4, 98, 6, 7, 8, 9])[UNEVEN], OTHER), 1, N, len(OTHER), True),
+    "keys in another order": (document(UNEVEN, OTHER.flip(0)), 1, N, len(OTHER), False),
+    "padding": (document(UNEVEN, more=lambda b, h, q, kv: UNEVEN[q] < 8), 1, N, N, True),
+    "an offset": (lambda b, h, q, kv: UNEVEN[q + 40] == UNEVEN[kv], 1, N - 40, N, True),
+    "per head": (lambda b, h, q, kv: (UNEVEN[q] == UNEVEN[kv]) & (q - kv < 20 * (h + 1)), 1, N, N, True),
+    "two kinds of labels": (document(UNEVEN, more=lambda b, h, q, kv: BACK[q] == BACK[kv]), 1, N, N, True),
+}
+
+
+def same_label(name: str, B: int, H: int, q_len: int, kv_len: int) -> np.ndarray:
+    """The label tests of a mask alone, dense."""
+    tests = {
+        "each batch its own": lambda b, h, q, kv: PER_BATCH[b, q] == PER_BATCH[b, kv], "padding": document(UNEVEN),
+        "two kinds of labels": MASKS["two kinds of labels"][0], "per head": document(UNEVEN),
+        "a label comes back": document(BACK), "one document": lambda b, h, q, kv: kv >= 0,
+        "labels in any order": document(UNEVEN), "causal": document(UNEVEN), "window": document(UNEVEN),
+        "tiny documents": document(labels([1] * 20 + [2, 3] * 40 + [5] * 20)),
+    }
+    return dense(tests.get(name, MASKS[name][0]), B, H, q_len, kv_len)
+
+
+def check(spans, allowed: np.ndarray, same: np.ndarray) -> None:
+    rows = spans.tiles.reshape(spans.Bm, spans.Hm, spans.q_tiles, 4).tolist()
+    pointer, runs = spans.row_ptr.tolist(), spans.runs.tolist()
+    for b in range(spans.Bm):
+        for h in range(spans.Hm):
+            seen = np.zeros(allowed.shape[2:], bool)
+            queries = [q for q0, q1, *_ in rows[b][h] for q in range(q0, q1)]
+            assert queries == list(range(allowed.shape[2]))
+            for i, (q0, q1, k0, k1) in enumerate(rows[b][h]):
+                assert q1 - q0 <= spans.q_tile
+                r = (b * spans.Hm + h) * spans.q_tiles + i
+                previous = (-1, -1, None)
+                for begin, end, kind in runs[pointer[r]:pointer[r + 1]]:
+                    assert begin >= previous[1] and end > begin and (begin, kind) != (previous[1], previous[2])
+                    previous = begin, end, kind
+                    for t in range(begin, end):
+                        first, last = k0 + t * spans.kv_tile, k0 + (t + 1) * spans.kv_tile
+                        part = allowed[b, h, q0:q1, first:min(last, k1)]
+                        assert part.size and part.any()
+                        full, holds = part.all() and last <= k1, same[b, h, q0:q1, first:min(last, k1)].all()
+                        assert kind == (Kind.FULL if full else INSIDE if holds else Kind.PARTIAL), (b, h, i, t)
+                        seen[q0:q1, first:min(last, k1)] = True
+            assert not (allowed[b, h] & ~seen).any()
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_tiles_and_kinds_are_those_of_the_elements(name):
+    mask_mod, B, q_len, kv_len, by_document = MASKS[name]
+    H = 2 if name == "per head" else 1
+    spans = create_block_mask(mask_mod, B, H, q_len, kv_len).work_spans(Q_TILE, KV_TILE)
+    assert spans.by_document is by_document
+    shape = spans.Bm, spans.Hm, q_len, kv_len
+    check(spans, dense(mask_mod, *shape), same_label(name, *shape))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_lengths(seed):
+    ids = labels(ragged(seed, 40, (4, 40, 100, 300)[seed]))
+    mask_mod = document(ids, more=causal)
+    spans = create_block_mask(mask_mod, 1, 1, len(ids), len(ids)).work_spans(Q_TILE, KV_TILE)
+    check(spans, dense(mask_mod, 1, 1, len(ids), len(ids)), dense(document(ids), 1, 1, len(ids), len(ids)))
+
+
+def tiles_of_varlen(lengths, q_tile, kv_tile) -> int:
+    return sum(-(-min(n, first + q_tile) // kv_tile) for n in lengths for first in range(0, n, q_tile))
+
+
+def test_ragged_documents_cost_no_more_tiles_than_variable_length_calls():
+    lengths = (349, 258, 3417, 1107, 2420, 2330, 482, 936, 3589, 452, 197, 847)
+    mask = create_block_mask(document(labels(lengths), more=causal), 1, 1, sum(lengths), sum(lengths))
+    counts = mask.work_spans(128, 128).counts()
+    assert sum(counts.values()) == tiles_of_varlen(lengths, 128, 128) == 1337
+    assert counts[INSIDE] == sum(-(-n // 128) for n in lengths) and counts[Kind.PARTIAL] == 0
+    on_the_grid = mask.spans(128, 128).counts()
+    assert on_the_grid[Kind.PARTIAL] + on_the_grid[Kind.FULL] == 1396
+
+
+def test_short_documents_share_work_tiles():
+    lengths = ragged(5, 1000, 33)
+    mask = create_block_mask(document(labels(lengths), more=causal), 1, 1, sum(lengths), sum(lengths))
+    spans = mask.work_spans(128, 128)
+    assert spans.by_document and int(spans.present.sum()) < 1.2 * sum(lengths) / 128
+    assert len(spans.runs) == int(spans.present.sum())
+
+
+def test_masks_without_labels_stay_on_the_grid():
+    mask = create_block_mask(mods.causal_mask, 1, 1, 300, 300)
+    assert mask.work_spans(Q_TILE, KV_TILE) is mask.kept_spans(Q_TILE, KV_TILE, device="cpu")
