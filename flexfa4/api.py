@@ -17,6 +17,7 @@ from flexfa4.plan import Plan
 from flexfa4.runtime import Attention, attention, compiled, engine, transforms
 from flexfa4.runtime.programs import Layout, fitted
 from flexfa4.sparsity import BlockMask, Spans, and_masks
+from flexfa4.sparsity.work_spans import WorkSpans
 from flexfa4.trace import bind
 
 from . import debug as interpreted
@@ -91,7 +92,9 @@ def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) 
     layout = _layout(mask, query, key, plan)
     spans = None
     if block_mask is not None and _has_data(query) and not transforms.active():
-        def spans_at(layout: Layout) -> Spans:
+        def spans_at(layout: Layout) -> Spans | WorkSpans:
+            if plan is not None and plan.places_work:
+                return block_mask.work_spans(layout.q_tile, layout.kv_tile)
             return block_mask.kept_spans(layout.q_tile, layout.kv_tile, device="cpu")
 
         layout, spans = fitted(layout, query.shape[0] * query.shape[1], spans_at) if plan is None else (layout, spans_at(layout))

@@ -13,7 +13,7 @@ from flexfa4.ir.graph import rebuild
 from .labels import LabelPair, label_pair
 from .simplify import simplify
 
-_TRUE = const(True, DType.BOOL)
+TRUE = const(True, DType.BOOL)
 
 
 @lru_cache(maxsize=256)
@@ -42,4 +42,4 @@ def tests_alone(graph: Graph) -> Graph:
 def inside(graph: Graph) -> Graph:
     """What is left of a simplified mask graph where all its `label_tests` hold; captures and slots keep their numbers."""
     tests = label_tests(graph)
-    return simplify(replace(graph, root=rebuild(graph.root, lambda n: _TRUE if n in tests else n)))
+    return simplify(replace(graph, root=rebuild(graph.root, lambda n: TRUE if n in tests else n)))

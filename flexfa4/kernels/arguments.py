@@ -31,10 +31,11 @@ class Tensors(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """spans: (row_ptr int32[rows + 1], runs int32[n, 3] with n >= 1, batch stride, head stride), the strides in rows, 0 where
-    shared; None: no mask. work: int32[n, 6], a `flexfa4.schedule.WorkTile` each, in launch order; None: every row whole, in
-    natural order. parts: (float32[n, rows, Dv], float32[n, rows]), normalised partial outputs and their LSE; None: no splits.
-    counter: int32[1], 0 before and after the launch, from which CTAs draw their work; None: CTA i takes every workers-th item."""
+    """spans: (row_ptr int32[rows + 1], runs int32[n, 3] with n >= 1, batch stride, head stride, tiles), the strides in rows, 0
+    where shared; tiles: None, or int32[rows, 4], where each row lies (`flexfa4.sparsity.work_spans`). None: no mask. work:
+    int32[n, 6], a `flexfa4.schedule.WorkTile` each, in launch order; None: every row whole, in natural order. parts:
+    (float32[n, rows, Dv], float32[n, rows]), normalised partial outputs and their LSE; None: no splits. counter: int32[1], 0
+    before and after the launch, from which CTAs draw their work; None: CTA i takes every workers-th item."""
 
     spans: Optional[tuple] = None
     work: Optional[cute.Tensor] = None
@@ -67,7 +68,7 @@ def fake_arguments(signature: Signature, env_stream: bool) -> tuple:
     lse = make_fake_compact_tensor(Float32, (batch, heads, q_len), stride_order=(2, 1, 0))
     spans = work = parts = None
     if signature.masked:
-        spans = (fake_list(1), fake_list(3), Int32(0), Int32(0))
+        spans = (fake_list(1), fake_list(3), Int32(0), Int32(0), fake_list(4) if signature.placed else None)
     if signature.ordered:
         work = fake_list(6)
     if signature.plan.split:

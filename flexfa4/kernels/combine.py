@@ -22,15 +22,16 @@ WARPS = 4
 
 
 def fake_combine_arguments(signature: Signature) -> tuple:
-    """(parts, rows int32[m, 3] of (batch, head, q_tile), ptr int32[m + 1], out, lse, packed, stream): row i is parts ptr[i] ..
-    ptr[i + 1]; parts, out and lse as in `arguments.Lists` and `arguments.Tensors`; packed: int32, heads in a query tile."""
+    """(parts, rows int32[m, 4] of (batch, head, first query, queries), ptr int32[m + 1], out, lse, packed, stream): row i is
+    parts ptr[i] .. ptr[i + 1]; parts, out and lse as in `arguments.Lists` and `arguments.Tensors`; packed: int32, heads in a
+    query tile."""
     batch, heads, q_len, dim_v, count = (cute.sym_int() for _ in range(5))
     shape = (count, signature.plan.tiles.rows, dim_v)
     parts = (make_fake_compact_tensor(Float32, shape, stride_order=(2, 1, 0)),
              make_fake_compact_tensor(Float32, shape[:2], stride_order=(1, 0)))
     out = fake_rows(ELEMENT[signature.plan.dtype], (batch, heads, q_len, dim_v))
     lse = make_fake_compact_tensor(Float32, (batch, heads, q_len), stride_order=(2, 1, 0))
-    return parts, fake_list(3), fake_list(1), out, lse, Int32(0), make_fake_stream(use_tvm_ffi_env_stream=True)
+    return parts, fake_list(4), fake_list(1), out, lse, Int32(0), make_fake_stream(use_tvm_ffi_env_stream=True)
 
 
 class Combine:
@@ -52,10 +53,10 @@ class Combine:
         tile, block, _ = cute.arch.block_idx()
         lane = cute.arch.lane_idx()
         row = block * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        packing, at = Packing(self.pack, packed), rows[tile, 2] * self.rows + row
+        packing, at = Packing(self.pack, packed), rows[tile, 2] * self.pack + row
         batch, head, q = rows[tile, 0], packing.head(rows[tile, 1], at), packing.query(at)
         first, last = ptr[tile], ptr[tile + 1]
-        if packing.exists(at, out.shape[2]):
+        if packing.exists(at, rows[tile, 2] + rows[tile, 3]):
             top = Float32(-math.inf)
             for part in cutlass.range(first, last):
                 top = cute.arch.fmax(top, lses[part, row])

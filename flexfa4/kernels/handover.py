@@ -12,7 +12,7 @@ from cutlass import Boolean, Int32
 from flexfa4.plan.forward import WORK_TILE_BYTES
 
 from .carried import Fixed
-from .walk import FULL, Walk, WorkItem
+from .walk import FULL, Place, Walk, WorkItem, place_of
 
 WORDS = WORK_TILE_BYTES // 4
 # In place of a batch: there is no more work.
@@ -22,27 +22,33 @@ NO_MORE = -1
 @dataclass(frozen=True)
 class Slots(Fixed):
     """words: int32 [stages, WORDS] in shared memory. The writer's barrier arrival orders its words before the readers'.
-    backwards: the direction of the walks."""
+    backwards: the direction of the walks. placed: items lie where their spans say, not on a grid."""
 
     words: cute.Tensor
     backwards: bool = False
+    placed: bool = False
 
-    def write(self, stage: Int32, item: WorkItem, walk: Walk) -> None:
+    def write(self, stage: Int32, item: WorkItem, place: Place, walk: Walk) -> None:
         """By one thread, before it arrives at the barrier that the readers wait for."""
-        begin = [Int32(walk.valid), walk.tile, Int32(walk.kind), walk.stop, walk.limit, walk.run, walk.last_run]
-        for i, word in enumerate([item.batch, item.head, item.q_tile, item.kv_begin, item.kv_end, item.part, *begin]):
+        words = [item.batch, item.head, item.q_tile, item.part]
+        words += [Int32(walk.valid), walk.tile, Int32(walk.kind), walk.stop, walk.limit, walk.run, walk.last_run]
+        words += [place.q_begin, place.q_end, place.kv_begin, place.kv_end] if self.placed else []
+        for i, word in enumerate(words):
             self.words[stage, i] = word
 
     def write_end(self, stage: Int32) -> None:
         self.words[stage, 0] = Int32(NO_MORE)
 
-    def read(self, stage: Int32, spans: tuple | None) -> tuple[Boolean, WorkItem, Walk]:
-        """(whether there is work, the item, its walk)."""
-        word = [self.words[stage, i] for i in range(13)]
-        item = WorkItem(*word[:6])
-        valid, tile, kind, stop, limit, run, last_run = word[6:]
-        busy = Boolean(item.batch != NO_MORE)
+    def read(self, stage: Int32, spans: tuple | None, rows: int, lengths: tuple) -> tuple[Boolean, WorkItem, Place, Walk]:
+        """(whether there is work, the item without its range of KV tiles, its place, its walk). rows, lengths: as `place_of`
+        takes them."""
+        word = [self.words[stage, i] for i in range(15 if self.placed else 11)]
+        batch, head, q_tile, part, valid, tile, kind, stop, limit, run, last_run, *place = word
+        item = WorkItem(batch, head, q_tile, Int32(0), Int32(0), part)
+        where = Place(*place) if self.placed else place_of(item, None, rows, lengths)
+        busy = Boolean(batch != NO_MORE)
         if spans is None:
-            return busy, item, Walk(Boolean(valid != 0), tile, FULL, stop, limit, run, last_run, backwards=self.backwards)
+            flat = Walk(Boolean(valid != 0), tile, FULL, stop, limit, run, last_run, backwards=self.backwards)
+            return busy, item, where, flat
         walk = Walk(Boolean(valid != 0), tile, kind, stop, limit, run, last_run, runs=spans[1], backwards=self.backwards)
-        return busy, item, walk.read_ahead()
+        return busy, item, where, walk.read_ahead()

@@ -20,6 +20,7 @@ from cutlass import Boolean, Float32, Int32
 
 from flexfa4.emit.emitter import Emitter, Scope
 from flexfa4.emit.values import select
+from flexfa4.facts.documents import TRUE, inside
 from flexfa4.plan.signature import KINDS
 
 from .affine import Walker, affine_terms
@@ -43,6 +44,9 @@ class Hooks(Fixed):
                 captures, slots, contiguous = signature.share(kind, values)
                 self.emitters[kind] = Emitter(graph, captures, slots, plan.precise, plan.assume)
                 self.reads[kind] = slice_reads(self.emitters[kind], contiguous) if kind != "out" else ()
+                if kind == "mask" and signature.placed and inside(graph).root is not TRUE:
+                    self.emitters["inside"] = Emitter(graph, captures, slots, plan.precise, plan.assume, (inside(graph).root,))
+                    self.reads["inside"] = slice_reads(self.emitters["inside"], contiguous)
         self.terms = affine_terms(self.emitters["score"]) if "score" in self.emitters else ()
 
     def has(self, kind: str) -> bool:
@@ -106,16 +110,17 @@ class RowHooks(Fixed):
                 fragment[i, j] = Float32(emitter.join(row, column, known=known, score=fragment[i, j] * scale).value())
 
     def mask(self, fragment: cute.Tensor, columns: Sequence[Int32], present: Sequence[Boolean],
-             slices: Sequence[Stretch] = ()) -> None:
-        """fragment[i, j] = -inf where the mask graph says no, or key columns[j] is not present: past the end of the sequence."""
+             slices: Sequence[Stretch] = (), kind: str = "mask") -> None:
+        """fragment[i, j] = -inf where the mask graph says no, or key columns[j] is not present: past the end of the sequence.
+        kind: "inside" for what is left of the mask where its label tests hold."""
         for j, (kv, exists) in enumerate(zip(columns, present)):
-            if "mask" not in self._rows:
+            if kind not in self._rows:
                 for i in range(len(self._leaves)):
                     fragment[i, j] = select(exists, fragment[i, j], Float32(-math.inf), Float32)
                 continue
-            emitter = self._emitters["mask"]
-            column = emitter.join(self._tiles["mask"], known=_of_column(slices, j), kv=kv)
-            for i, row in enumerate(self._rows["mask"]):
+            emitter = self._emitters[kind]
+            column = emitter.join(self._tiles[kind], known=_of_column(slices, j), kv=kv)
+            for i, row in enumerate(self._rows[kind]):
                 seen = Boolean(emitter.join(row, column, known=_of_element(slices, i, j)).value()) & exists
                 fragment[i, j] = select(seen, fragment[i, j], Float32(-math.inf), Float32)
 

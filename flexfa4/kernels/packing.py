@@ -52,8 +52,10 @@ class Packing(Fixed):
         """The shape of a tile of the matrix."""
         return (rows, columns) if self.pack == 1 else ((self.pack, rows // self.pack), columns)
 
-    def tiles(self, matrix: cute.Tensor, rows: int, columns: int) -> cute.Tensor:
-        """[rows, columns, i]: the tiles of one head's matrix of TMA coordinates."""
+    def tiles(self, matrix: cute.Tensor, rows: int, columns: int, first: Int32 | None = None) -> cute.Tensor:
+        """[rows, columns, i]: the tiles of one head's matrix of TMA coordinates, from query `first` on (None: from 0)."""
+        if first is not None:
+            matrix = cute.domain_offset((first if self.pack == 1 else (0, first), 0), matrix)
         return cute.local_tile(matrix, self.tile(rows, columns), (None if self.pack == 1 else (0, None), 0))
 
     def query(self, row: Int32) -> Int32:

@@ -17,12 +17,12 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
 from flexfa4.emit.values import select
-from flexfa4.schedule.work import FULL, PARTIAL, UNSPLIT
+from flexfa4.schedule.work import FULL, INSIDE, PARTIAL, UNSPLIT
 
 from .carried import Carried
 
-__all__ = ["FULL", "PARTIAL", "UNSPLIT", "Grid", "Walk", "WorkItem", "next_index", "row_records", "run_record",
-           "start_walk", "work_item"]
+__all__ = ["FULL", "INSIDE", "PARTIAL", "UNSPLIT", "Grid", "Place", "Walk", "WorkItem", "next_index", "place_of",
+           "row_records", "run_record", "start_walk", "work_item"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,24 @@ class WorkItem(Carried):
     kv_begin: Int32
     kv_end: Int32
     part: Int32
+
+
+@dataclass(frozen=True)
+class Place(Carried):
+    """Where a work item lies in the score matrix, in positions: its rows are queries from q_begin on, of which those before q_end
+    are its own; its kv tile t holds keys from kv_begin + t * kv_tile on, of which those before kv_end exist for it."""
+
+    q_begin: Int32
+    q_end: Int32
+    kv_begin: Int32
+    kv_end: Int32
+
+
+def place_of(item: WorkItem, spans: tuple | None, rows: int, lengths: tuple[Int32, Int32]) -> Place:
+    """Where the spans put an item, or the grid of `rows` query rows a tile. lengths: queries, keys."""
+    if spans is None or spans[4] is None:
+        return Place(item.q_tile * rows, lengths[0], Int32(0), lengths[1])
+    return Place(*(spans[4][_span_row(item, spans), column] for column in range(4)))
 
 
 def work_item(index: Int32, work: cute.Tensor | None, grid: Grid) -> WorkItem:
@@ -79,9 +97,9 @@ def next_index(index: Int32, counter: cute.Tensor | None, count: Int32) -> Int32
 
 @dataclass(frozen=True)
 class Walk(Carried):
-    """Where one role is in its row. valid: there is a tile; tile: its index; kind: FULL or PARTIAL (a Python int where no mask
-    was given). The rest is the walk's own: the run it is in, and the one after, read ahead so that its latency is hidden. Bounds
-    are exclusive in the walk's direction. backwards: from the last tile to the first."""
+    """Where one role is in its row. valid: there is a tile; tile: its index; kind: FULL, PARTIAL or INSIDE (a Python int where no
+    mask was given). The rest is the walk's own: the run it is in, and the one after, read ahead so that its latency is hidden.
+    Bounds are exclusive in the walk's direction. backwards: from the last tile to the first."""
 
     valid: Boolean
     tile: Int32
@@ -139,11 +157,14 @@ def start_walk(item: WorkItem, spans: tuple | None, grid: Grid, split: bool, bac
     return replace(walk, valid=walk.before(run, last_run) & walk.before(begin, limit)).read_ahead()
 
 
+def _span_row(item: WorkItem, spans: tuple) -> Int32:
+    return item.batch * spans[2] + item.head * spans[3] + item.q_tile
+
+
 def row_records(item: WorkItem, spans: tuple) -> tuple[Int32, Int32]:
     """(first, one past the last) record of an item's row in the list of runs."""
-    row_ptr, _, batch_stride, head_stride = spans
-    row = item.batch * batch_stride + item.head * head_stride + item.q_tile
-    return row_ptr[row], row_ptr[row + 1]
+    row = _span_row(item, spans)
+    return spans[0][row], spans[0][row + 1]
 
 
 def run_record(runs: cute.Tensor, run: Int32, last_run: Int32, backwards: bool = False) -> tuple[Int32, Int32, Int32]:

@@ -81,6 +81,11 @@ class Plan:
     def hooks(self) -> tuple[str, ...]:
         return tuple(name for name in ("score", "mask", "out") if getattr(self, name))
 
+    @property
+    def places_work(self) -> bool:
+        """Whether the kernel takes work tiles that begin at any query and key."""
+        return self.arch == "sm90"
+
     def compile_key(self) -> str:
         """64 hex digits, the same in every process and on every machine."""
         text = "\n".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self))

@@ -21,8 +21,8 @@ class Signature:
     """Which forward is compiled: a Plan, and which optional arguments a call passes. The compile key of the runtime.
 
     masked: spans are passed. ordered: a work list is passed. counted: a work counter is passed. contiguous: which captures
-    (all of them, in order; () for none) have stride 1 in their last dimension. These are decisions of a launch,
-    not of a Plan.
+    (all of them, in order; () for none) have stride 1 in their last dimension. placed: the spans say where each work tile lies.
+    These are decisions of a launch, not of a Plan.
     """
 
     plan: Plan
@@ -30,12 +30,15 @@ class Signature:
     ordered: bool = False
     counted: bool = False
     contiguous: tuple[bool, ...] = ()
+    placed: bool = False
 
     def __post_init__(self):
         if self.plan.mask and not self.masked:
             raise ValueError("a plan with a mask graph is launched with the mask's spans")
         if self.plan.split and not self.ordered:
             raise ValueError("a split plan is launched with a work list, which holds the pieces")
+        if self.placed and not (self.masked and self.ordered):
+            raise ValueError("work tiles that are placed by spans are launched with the spans and a work list")
 
     @cached_property
     def graphs(self) -> tuple[Graph | None, Graph | None, Graph | None]:
@@ -58,5 +61,5 @@ class Signature:
 
     def compile_key(self) -> str:
         """64 hex digits, the same in every process and on every machine."""
-        launch = (self.masked, self.ordered, self.counted, self.contiguous)
+        launch = (self.masked, self.ordered, self.counted, self.contiguous, self.placed)
         return hashlib.sha256(f"{self.plan.compile_key()} {launch!r}".encode()).hexdigest()

@@ -124,7 +124,8 @@ def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequenc
     parts = _parts(plan, lists, out, argument) if lists.parts else None
     spans = None
     if lists.row_ptr is not None:
-        spans = (argument(lists.row_ptr), argument(lists.runs), lists.batch_stride, lists.head_stride)
+        spans = (argument(lists.row_ptr), argument(lists.runs), lists.batch_stride, lists.head_stride,
+                 None if lists.tiles is None else argument(lists.tiles))
     work = None if lists.work is None else argument(lists.work)
     counter = None if crew.counter is None else argument(crew.counter)
     given = argument(query), argument(key), argument(value), argument(out), argument(lse)
@@ -142,11 +143,13 @@ _functions: dict[tuple, tuple[Plan, Signature, Callable]] = {}
 
 def _function(plan: Plan, lists: Lists, crew: Crew, captures: tuple[Tensor, ...]) -> tuple[Signature, Callable]:
     contiguous = tuple([t.stride(-1) == 1 for t in captures])
-    key = id(plan), lists.row_ptr is None, lists.work is None, lists.parts > 0, crew.counter is None, contiguous
+    passed = lists.row_ptr is None, lists.tiles is None, lists.work is None, lists.parts > 0, crew.counter is None
+    key = id(plan), passed, contiguous
     found = _functions.get(key)
     if found is None:
         whole = plan if plan.split == (lists.parts > 0) else replace(plan, split=lists.parts > 0)
-        signature = Signature(whole, lists.row_ptr is not None, lists.work is not None, crew.counter is not None, contiguous)
+        given = lists.row_ptr is not None, lists.work is not None, crew.counter is not None
+        signature = Signature(whole, *given, contiguous, lists.tiles is not None)
         found = _functions[key] = plan, signature, compiled(signature)
     return found[1:]
 

@@ -13,18 +13,20 @@ from flexfa4.plan import Plan
 from flexfa4.schedule import FULL, Schedule, Work, make_schedule, section_kv_heads
 from flexfa4.schedule.lpt import L2_BYTES
 from flexfa4.sparsity import Spans
+from flexfa4.sparsity.work_spans import WorkSpans
 
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """row_ptr, runs, batch_stride, head_stride: a mask's spans as `flexfa4.kernels.arguments.Lists` has them, None without a
-    mask; work: int32 [n, 6], None for the natural order. parts: how many pieces rows were split into; combine_rows, combine_ptr:
-    `flexfa4.schedule.Schedule`'s, None without splits."""
+    """row_ptr, runs, batch_stride, head_stride, tiles: a mask's spans as `flexfa4.kernels.arguments.Lists` has them, None without
+    a mask; work: int32 [n, 6], None for the natural order. parts: how many pieces rows were split into; combine_rows: int32
+    [m, 4], (batch, head, first query, queries) of a split row, and combine_ptr: `flexfa4.schedule.Schedule`'s; None without."""
 
     row_ptr: Tensor | None = None
     runs: Tensor | None = None
     batch_stride: int = 0
     head_stride: int = 0
+    tiles: Tensor | None = None
     work: Tensor | None = None
     parts: int = 0
     combine_rows: Tensor | None = None
@@ -33,10 +35,10 @@ class Lists:
 
 NO_MASK = Lists()
 
-_made: "weakref.WeakKeyDictionary[Spans, dict[tuple, Lists]]" = weakref.WeakKeyDictionary()
+_made: "weakref.WeakKeyDictionary[Spans | WorkSpans, dict[tuple, Lists]]" = weakref.WeakKeyDictionary()
 
 
-def lists_of(spans: Spans, plan: Plan, query: Tensor, key: Tensor) -> Lists:
+def lists_of(spans: Spans | WorkSpans, plan: Plan, query: Tensor, key: Tensor) -> Lists:
     """The lists of a call whose mask has these spans (on the CPU, at the plan's tiles), on the query's device. Made once for
     each batch and head count, and kept as long as the spans."""
     call = heads_of(plan, query, key)
@@ -55,20 +57,38 @@ def _may_split(plan: Plan) -> bool:
     return plan.arch == "sm90" and not plan.out
 
 
-def make_lists(spans: Spans | None, schedule: Schedule | None, device: torch.device | str = "cpu") -> Lists:
+def make_lists(spans: Spans | WorkSpans | None, schedule: Schedule | None, device: torch.device | str = "cpu",
+               grid: tuple[int, int] | None = None) -> Lists:
+    """schedule: None for the natural order, which WorkSpans do not have. grid: (queries of a work tile, queries), for a schedule
+    without spans."""
     found = Lists()
     if spans is not None:
         # The kernel may read one record of a list that holds none.
-        runs = spans.runs if len(spans.compact) else torch.zeros(1, 3, dtype=torch.int32)
+        runs = spans.runs if len(spans.runs) else torch.zeros(1, 3, dtype=torch.int32)
         per_batch = spans.Hm * spans.q_tiles if spans.Bm > 1 else 0
         per_head = spans.q_tiles if spans.Hm > 1 else 0
-        found = Lists(spans.row_ptr.to(device), runs.to(device), per_batch, per_head)
+        tiles = spans.tiles.to(device) if isinstance(spans, WorkSpans) else None
+        found = Lists(spans.row_ptr.to(device), runs.to(device), per_batch, per_head, tiles)
     if schedule is not None:
         found = replace(found, work=torch.from_numpy(schedule.tiles).to(device))
         if schedule.parts:
-            found = replace(found, parts=schedule.parts, combine_rows=torch.from_numpy(schedule.combine_rows).to(device),
+            rows = torch.from_numpy(_positions(spans, schedule.combine_rows, grid))
+            found = replace(found, parts=schedule.parts, combine_rows=rows.to(device),
                             combine_ptr=torch.from_numpy(schedule.combine_ptr).to(device))
     return found
+
+
+def _positions(spans: Spans | WorkSpans | None, rows: np.ndarray, grid: tuple[int, int] | None) -> np.ndarray:
+    """(batch, head, first query, queries) of work rows (batch, head, q_tile): int32 [m, 4]."""
+    batch, head, tile = rows.T
+    if isinstance(spans, WorkSpans):
+        row = ((batch if spans.Bm > 1 else 0) * spans.Hm + (head if spans.Hm > 1 else 0)) * spans.q_tiles + tile
+        first, end = spans.tiles.numpy()[row, :2].T
+    else:
+        height, q_len = grid if spans is None else (spans.q_tile, spans.q_len)
+        first = tile * height
+        end = np.minimum(first + height, q_len)
+    return np.stack([batch, head, first, end - first], axis=1).astype(np.int32)
 
 
 def heads_of(plan: Plan, query: Tensor, key: Tensor) -> tuple[int, int, int]:
@@ -77,9 +97,10 @@ def heads_of(plan: Plan, query: Tensor, key: Tensor) -> tuple[int, int, int]:
     return query.shape[0], heads // min(heads // kv_heads, plan.pack), kv_heads
 
 
-def work_of(spans: Spans, heads: tuple[int, int, int]) -> Work:
+def work_of(spans: Spans | WorkSpans, heads: tuple[int, int, int]) -> Work:
     """heads: `heads_of` a call."""
-    return Work(spans.row_ptr.cpu().numpy(), spans.runs.cpu().numpy(), *heads, spans.Bm, spans.Hm)
+    present = spans.present if isinstance(spans, WorkSpans) else None
+    return Work(spans.row_ptr.cpu().numpy(), spans.runs.cpu().numpy(), *heads, spans.Bm, spans.Hm, present)
 
 
 def dense_lists(plan: Plan, query: Tensor, key: Tensor) -> Lists:
@@ -88,14 +109,15 @@ def dense_lists(plan: Plan, query: Tensor, key: Tensor) -> Lists:
     workers = workers_of(query.device)
     if rows * heads[0] * heads[1] >= 2 * workers or not _may_split(plan):
         return NO_MASK
-    tiles = rows, -(-key.shape[2] // plan.tiles.kv_tile)
-    return _dense(tiles, heads, workers, query.device)
+    kv_tiles = -(-key.shape[2] // plan.tiles.kv_tile)
+    return _dense((plan.q_tile, query.shape[2]), kv_tiles, heads, workers, query.device)
 
 
 @lru_cache(maxsize=256)
-def _dense(tiles: tuple[int, int], heads: tuple[int, int, int], workers: int, device: torch.device) -> Lists:
-    schedule = dense_schedule(tiles, heads, workers)
-    return make_lists(None, schedule, device) if schedule.parts else NO_MASK
+def _dense(grid: tuple[int, int], kv_tiles: int, heads: tuple[int, int, int], workers: int, device: torch.device) -> Lists:
+    """grid: as `make_lists` takes it."""
+    schedule = dense_schedule((-(-grid[1] // grid[0]), kv_tiles), heads, workers)
+    return make_lists(None, schedule, device, grid) if schedule.parts else NO_MASK
 
 
 def dense_schedule(tiles: tuple[int, int], heads: tuple[int, int, int], workers: int) -> Schedule:

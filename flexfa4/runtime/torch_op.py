@@ -14,6 +14,7 @@ from flexfa4.engines import tiled
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import Plan
 from flexfa4.sparsity import Spans
+from flexfa4.sparsity.work_spans import WorkSpans
 
 from . import engine, kernels, transforms
 from .lists import Lists, dense_lists, lists_of
@@ -32,13 +33,13 @@ LIBRARY.define(
 @dataclass(frozen=True)
 class Attention:
     """One call: what it computes besides the tensors. `spans` are those of the mask at the layout's tiles, on the CPU, or None
-    where they are to be built; plan: of the kernel that runs it, None for the tiled engine."""
+    where they are to be built, or `BlockMask.work_spans`; plan: of the kernel that runs it, None for the tiled engine."""
 
     score: BoundGraph | None
     mask: BoundGraph | None
     out: BoundGraph | None
     layout: Layout | None
-    spans: Spans | None
+    spans: Spans | WorkSpans | None
     scale: float
     plan: Plan | None = None
 
@@ -72,17 +73,17 @@ def _plain(tensors: tuple[Tensor, ...]) -> bool:
     return usual and torch._C._len_torch_dispatch_stack() == 0 and not transforms.active()
 
 
-def _lists(plan: Plan, mask: BoundGraph | None, layout: Layout | None, spans: Spans | None, query, key) -> Lists:
+def _lists(plan: Plan, mask: BoundGraph | None, layout: Layout | None, spans: Spans | WorkSpans | None, query, key) -> Lists:
     if mask is None:
         return dense_lists(plan, query, key)
     if spans is None:
-        spans = spans_of(mask, layout, query.shape[2], key.shape[2])
+        spans = spans_of(mask, layout, query.shape[2], key.shape[2], for_work=plan.places_work)
     return lists_of(spans, plan, query, key)
 
 
-def _flat(spans: Spans | None) -> list[Tensor]:
-    """Spans as the op takes them: [] where they are to be built."""
-    return [] if spans is None else [spans.row_ptr, spans.runs]
+def _flat(spans: Spans | WorkSpans | None) -> list[Tensor]:
+    """Spans as the op takes them: [] where they are to be built. Those of a kernel's work tiles are not for its gradients."""
+    return [spans.row_ptr, spans.runs] if isinstance(spans, Spans) else []
 
 
 def _mask(layout: Layout | None, bound: BoundGraph | None, spans: list[Tensor], q: Tensor, k: Tensor) -> tiled.Mask | None:

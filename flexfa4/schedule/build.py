@@ -65,12 +65,13 @@ def make_schedule(
     rows split to fill every worker, and the natural order. `workers` is the number of CTAs (or clusters) resident at once."""
     costs = work.costs(cost)
     total = float(costs.sum())
-    order = lpt_order(work, costs, per_section or max(1, work.batch * work.kv_heads))
+    orders = lpt_order(work, costs, per_section or max(1, work.batch * work.kv_heads)), natural_order(work)
+    order, in_turn = map(work.with_queries, orders)
     best = makespan(costs[order], workers)
     chosen, strategy, filling = order, "longest first", None
-    natural = makespan(costs, workers)
+    natural = makespan(costs[in_turn], workers)
     if natural < best:
-        best, chosen, strategy = natural, natural_order(work), "natural"
+        best, chosen, strategy = natural, in_turn, "natural"
     if split and best > lower_bound(costs, workers, splittable=True) + SPLIT_GAIN:
         attempt = fill(work, order, costs, workers, cost)
         if (

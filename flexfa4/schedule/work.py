@@ -9,6 +9,8 @@ import numpy as np
 # The kinds of a run of KV tiles, as in `flexfa4.sparsity.Kind` (a test holds them equal).
 PARTIAL = 1
 FULL = 2
+# PARTIAL, and every label test of the mask holds in the whole tile (`flexfa4.sparsity.work_spans`).
+INSIDE = 3
 
 # `part` of a work tile that covers its whole row, and so writes the output itself.
 UNSPLIT = -1
@@ -47,7 +49,8 @@ class Work:
 
     row_ptr: int32 [mask_batch * mask_heads * q_tiles + 1]; runs: int32 [n, 3] of (begin, end, kind), ascending and disjoint in
     a row; both as numpy arrays or torch tensors on the CPU. row = (mb * mask_heads + mh) * q_tiles + q_tile. A mask batch or head
-    count of 1 is shared by all. Raises ValueError where the counts do not fit.
+    count of 1 is shared by all. present: bool, which rows of the spans have queries; None: all. Others cost nothing and are not
+    launched. Raises ValueError where the counts do not fit.
     """
 
     row_ptr: np.ndarray
@@ -57,6 +60,7 @@ class Work:
     kv_heads: int
     mask_batch: int = 1
     mask_heads: int = 1
+    present: np.ndarray | None = None
 
     def __post_init__(self):
         for name in ("row_ptr", "runs"):
@@ -92,8 +96,14 @@ class Work:
 
     def costs(self, cost: CostModel) -> np.ndarray:
         """float64 [rows]: the cost of every unsplit work row."""
-        per_mask = row_costs(self.row_ptr, self.runs, cost).reshape(self.mask_batch, self.mask_heads, self.q_tiles)
+        per_row = row_costs(self.row_ptr, self.runs, cost)
+        per_row = per_row if self.present is None else np.where(self.present, per_row, 0.0)
+        per_mask = per_row.reshape(self.mask_batch, self.mask_heads, self.q_tiles)
         return np.broadcast_to(per_mask, (self.batch, self.heads, self.q_tiles)).reshape(-1)
+
+    def with_queries(self, rows: np.ndarray) -> np.ndarray:
+        """Those of the work rows that are present."""
+        return rows if self.present is None else rows[self.present[self.mask_rows(rows)]]
 
     def kv_bounds(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """First and one-past-last kv tile of work rows; (0, 0) for empty ones."""

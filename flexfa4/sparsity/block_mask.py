@@ -83,10 +83,10 @@ class BlockMask:
     def work_spans(self, q_tile: int, kv_tile: int) -> Spans | WorkSpans:
         """What a kernel's work tiles walk, on the CPU: for a mask of documents tiles that may begin with them, else `spans`.
         For a caller that has just called `check_fresh`; raises LookupOutOfRange as `spans` does."""
-        if not has_label_tests(self.bound):
-            return self.kept_spans(q_tile, kv_tile, device="cpu")
         key = (q_tile, kv_tile, "work")
         if key not in self._spans:
+            if not has_label_tests(self.bound):
+                return self.kept_spans(q_tile, kv_tile, device="cpu")
             tiling = Tiling(q_tile, kv_tile, *self.shape[2:], *self.mask_shape)
             self._spans[key] = build_work_spans(self.bound, tiling)
         return self._spans[key]

@@ -18,6 +18,8 @@ from .spans import Tiling
 
 # What a work tile costs beside its tiles, in tiles, for the choice alone: the default of `flexfa4.schedule.CostModel.fixed`.
 _FIXED = 2.0
+# What it costs more, in tiles, to look at the labels of a tile.
+_LABELS = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +68,8 @@ def _sides(bound: BoundGraph, table: LabelTable) -> tuple[tuple[int, int], tuple
 
 
 def _documents(bound: BoundGraph, table: LabelTable, sides, tiling: Tiling, b: int, h: int) -> np.ndarray | None:
-    """int64 [4, n] of (q0, q1, k0, k1): the runs of the queries' labels of one mask row, and of the keys with the same label; None
-    where a key label comes back, or keys come in another order than queries."""
+    """int64 [4, n] of (q0, q1, k0, k1): the runs of the queries' labels of one mask row, and of the keys with the same label;
+    None where a key label comes back, or keys come in another order than queries."""
     row = _table_row(bound, table, b, h)
     if row is None:
         return None
@@ -116,30 +118,28 @@ def _runs(table: LabelTable, row: int, side: tuple[int, int], length: int) -> tu
 
 
 def _worthwhile(documents: np.ndarray, whole: np.ndarray, tiling: Tiling) -> np.ndarray:
-    """Blocks of whole documents, or all in one, whichever makes fewer tiles before the rest of the mask is looked at."""
-    blocks = _gathered(documents, tiling.q_tile)
-    own = _cost(blocks, tiling)
+    """Blocks of whole documents, or all in one, whichever costs less before the rest of the mask is looked at."""
     q0, q1, k0, k1 = documents
+    size = tiling.kv_tile
+    blocks, alone = _gathered(documents, tiling.q_tile)
+    rows, columns = -((blocks[0] - blocks[1]) // tiling.q_tile), -((blocks[2] - blocks[3]) // size)
+    own = (rows * (_FIXED + columns * np.where(alone, 1.0, 1.0 + _LABELS))).sum()
     begin = np.arange(0, tiling.q_len, tiling.q_tile)
     first = np.searchsorted(q0, begin, side="right") - 1
     last = np.searchsorted(q0, np.minimum(begin + tiling.q_tile, tiling.q_len) - 1, side="right") - 1
     low, high = k0[first], k1[last]
-    columns = np.where(high > low, -(-high // tiling.kv_tile) - low // tiling.kv_tile, 0)
-    return blocks if own < columns.sum() + _FIXED * begin.size else whole
+    columns = np.where(high > low, -(-high // size) - low // size, 0)
+    # Of one document, the tiles that hold its first and its last key are looked at; of several, all.
+    mixed = np.where(first == last, np.minimum((low % size > 0) * 1 + (high % size > 0), columns), columns)
+    return blocks if own < (_FIXED + columns + _LABELS * mixed).sum() else whole
 
 
-def _cost(blocks: np.ndarray, tiling: Tiling) -> float:
-    q0, q1, k0, k1 = blocks
-    rows = -((q0 - q1) // tiling.q_tile)
-    return float((rows * (_FIXED - (k0 - k1) // tiling.kv_tile)).sum())
-
-
-def _gathered(documents: np.ndarray, q_tile: int) -> np.ndarray:
-    """Documents, but neighbours that fit into one query tile together are one block."""
+def _gathered(documents: np.ndarray, q_tile: int) -> tuple[np.ndarray, np.ndarray]:
+    """Documents, but neighbours that fit into one query tile together are one block; and which blocks are one document."""
     q0, q1, k0, k1 = documents
     following = np.searchsorted(q1, q0 + q_tile, side="right")
     if (following <= np.arange(1, q0.size + 1)).all():
-        return documents
+        return documents, np.ones(q0.size, bool)
     following = np.maximum(following, np.arange(1, q0.size + 1)).tolist()
     first, at = [], 0
     while at < len(following):
@@ -147,4 +147,4 @@ def _gathered(documents: np.ndarray, q_tile: int) -> np.ndarray:
         at = following[at]
     first = np.array(first)
     last = np.append(first[1:], q0.size) - 1
-    return np.stack([q0[first], q1[last], k0[first], k1[last]])
+    return np.stack([q0[first], q1[last], k0[first], k1[last]]), first == last

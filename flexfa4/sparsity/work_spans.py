@@ -32,9 +32,9 @@ class WorkSpans:
     """Runs of kv tiles for each work tile, whose rows and keys may begin anywhere.
 
     row_ptr: int32 [rows + 1]; runs: int32 [n, 3] of (begin, end, kind), kind PARTIAL, FULL or INSIDE; tiles: int32 [rows, 4] of
-    (q0, q1, k0, k1): queries q0 .. q1 - 1, at most `q_tile` of them, and kv tile t holds keys k0 + t * kv_tile and so on, of which
-    those from k1 on are masked. FULL tiles end before k1. row = (mb * Hm + mh) * q_tiles + tile; a mask row of fewer work tiles
-    than another ends in some without queries. On the CPU. by_document: tiles begin with documents in some mask row.
+    (q0, q1, k0, k1): queries q0 .. q1 - 1, at most `q_tile` of them, and kv tile t holds keys from k0 + t * kv_tile on, of
+    which those from k1 on are masked. FULL tiles end before k1. row = (mb * Hm + mh) * q_tiles + tile; a mask row of fewer work
+    tiles than another ends in some without queries. On the CPU. by_document: tiles begin with documents in some mask row.
     """
 
     row_ptr: torch.Tensor
@@ -58,12 +58,13 @@ class WorkSpans:
     def counts(self) -> dict[int, int]:
         """Tiles in runs of each kind."""
         runs = self.runs.numpy().astype(np.int64)
-        return {kind: int((runs[:, 1] - runs[:, 0])[runs[:, 2] == kind].sum()) for kind in (Kind.PARTIAL, Kind.FULL, INSIDE)}
+        length = runs[:, 1] - runs[:, 0]
+        return {kind: int(length[runs[:, 2] == kind].sum()) for kind in (Kind.PARTIAL, Kind.FULL, INSIDE)}
 
     def __repr__(self) -> str:
         counts = self.counts()
         how = "documents" if self.by_document else "the grid"
-        return (f"WorkSpans({int(self.present.sum()):,} work tiles of {self.q_tile} rows along {how}, kv tiles of {self.kv_tile}: "
+        return (f"WorkSpans({self.present.sum():,} work tiles of {self.q_tile} rows along {how}, kv tiles of {self.kv_tile}: "
                 f"{counts[Kind.FULL]:,} full, {counts[Kind.PARTIAL]:,} partial, {counts[INSIDE]:,} partial inside a document)")
 
 
@@ -104,12 +105,13 @@ class _Builder:
         self.first = blocks.row * most + before - (np.cumsum(per_mask) - per_mask)[blocks.row]
         self.size = q_tiles, kv_tiles
         self._refine()
-        row, begin, end, kind = (np.concatenate([np.zeros(0, np.int64), *x]) for x in (zip(*self.parts) if self.parts else [()] * 4))
+        columns = zip(*self.parts) if self.parts else [()] * 4
+        row, begin, end, kind = (np.concatenate([np.zeros(0, np.int64), *x]) for x in columns)
         row_ptr, runs = runs_of_segments(row, begin, end, kind, masks * most, int(kv_tiles.max(initial=0)))
         tiles = self._tiles(masks * most)
         by_document = len(blocks) > masks or bool((blocks.q0 > 0).any())
-        return WorkSpans(*(torch.from_numpy(x) for x in (row_ptr, runs.astype(np.int32), tiles)), t.q_tile, t.kv_tile, t.Bm, t.Hm,
-                         by_document)
+        arrays = (torch.from_numpy(x) for x in (row_ptr, runs.astype(np.int32), tiles))
+        return WorkSpans(*arrays, t.q_tile, t.kv_tile, t.Bm, t.Hm, by_document)
 
     def _tiles(self, rows: int) -> np.ndarray:
         blocks, (q_tiles, _) = self.blocks, self.size

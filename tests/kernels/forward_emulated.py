@@ -25,6 +25,7 @@ from flexfa4 import create_block_mask, mods, reference  # noqa: E402
 from flexfa4.runtime import engine, kernels  # noqa: E402
 from flexfa4.runtime.lists import NO_MASK, Lists, dense_schedule, heads_of, make_lists, work_of  # noqa: E402
 from flexfa4.schedule import make_schedule  # noqa: E402
+from flexfa4.sparsity.work_spans import WorkSpans  # noqa: E402
 from flexfa4.trace import bind  # noqa: E402
 
 torch.set_num_threads(1)
@@ -35,7 +36,7 @@ COMPLETIONS = ("immediate", "random", "late")
 class Case:
     """One call. lengths: (q, kv); heads: (query, key). ordered: with a work list in the schedule's order; workers: CTAs, None
     for one a work item. split_over: rows are split over KV for this many workers. pack: what the plan is to say, None for
-    anything."""
+    anything. by_document: work tiles begin with documents, where the kernel takes such."""
 
     name: str
     lengths: tuple = (200, 300)
@@ -51,6 +52,7 @@ class Case:
     split_over: int = 0
     runs: int = 3
     pack: int | None = None
+    by_document: bool = False
 
 
 def inputs(case: Case):
@@ -67,11 +69,14 @@ def lists_of(case: Case, plan, q, k) -> Lists:
     heads = heads_of(plan, q, k)
     if case.mask_mod is None:
         tiles = (-(-case.lengths[0] // plan.q_tile), -(-case.lengths[1] // plan.tiles.kv_tile))
-        return make_lists(None, dense_schedule(tiles, heads, case.split_over)) if case.split_over else NO_MASK
+        grid = plan.q_tile, case.lengths[0]
+        return make_lists(None, dense_schedule(tiles, heads, case.split_over), grid=grid) if case.split_over else NO_MASK
     mask = create_block_mask(case.mask_mod, case.batch, case.heads[0], *case.lengths)
-    spans = mask.spans(plan.q_tile, plan.tiles.kv_tile)
-    schedule = None
-    if case.ordered or case.split_over:
+    made = mask.work_spans if plan.places_work else mask.spans
+    spans = made(plan.q_tile, plan.tiles.kv_tile)
+    placed, schedule = isinstance(spans, WorkSpans), None
+    assert not case.by_document or not plan.places_work or placed and spans.by_document, f"{case.name}: {spans}"
+    if case.ordered or case.split_over or placed:
         schedule = make_schedule(work_of(spans, heads), case.split_over or 2, 1, split=case.split_over > 0)
     lists = make_lists(spans, schedule)
     assert (lists.parts > 0) == (case.split_over > 0), f"{case.name}: {lists.parts} parts"
@@ -138,6 +143,35 @@ def seldom(b, h, q, kv):
     return (q == 7) | ((q % 3 == 0) & (kv < 128)) | ((q % 3 == 1) & (kv > 1900))
 
 
+def scaled(out, lse, b, h, q):
+    return torch.where(q % 2 == 0, out, out * 0.5) + 0.25
+
+
+def documents(*lengths: int, more: Callable | None = None, order: Callable = torch.arange) -> dict:
+    """Lengths and mask of documents one after the other, their labels in some order, with another mask."""
+    ids = torch.repeat_interleave(order(len(lengths)), torch.tensor(lengths))
+
+    def mask(b, h, q, kv):
+        same = ids[q] == ids[kv]
+        return same if more is None else same & more(b, h, q, kv)
+
+    return dict(lengths=(sum(lengths),) * 2, mask_mod=mask, by_document=True)
+
+
+def back_and_forth(count: int) -> torch.Tensor:
+    """Labels that come back: no document is in one piece."""
+    return torch.arange(count) % max(1, count // 2)
+
+
+def at_some(b, h, q, kv):
+    """Beside the labels: whole tiles of a document without keys, rows without keys."""
+    return (q >= kv) & (q - kv < 150) & (q % 7 != 3) & (kv > 130)
+
+
+UNEVEN = (1, 128, 129, 300, 2, 77, 5)
+PACKED = torch.stack([torch.repeat_interleave(torch.arange(3), torch.tensor(n)) for n in ((200, 130, 100), (17, 1, 412))])
+
+
 def by_distance(heads: int, length: int) -> Callable:
     """A bias for each head and distance of q and kv."""
     table = torch.randn(heads, 2 * length, generator=torch.Generator().manual_seed(2)).bfloat16()
@@ -197,6 +231,21 @@ CASES = [
 CASES += [
     Case("split, one query", (1, 3000), (2, 1), split_over=8),
     Case("split, D=64 causal", (300, 1500), (2, 1), (64, 64), mask_mod=mods.causal_bottom_right(300, 1500), split_over=12),
+    Case("documents", heads=(2, 1), **documents(*UNEVEN)),
+    Case("documents, causal", heads=(2, 2), **documents(*UNEVEN, more=mods.causal_mask), workers=3),
+    Case("documents, causal, D=64", **documents(150, 1, 384, 130, more=mods.causal_mask), dims=(64, 64), workers=2),
+    Case("documents, D=31, 17", heads=(1, 1), **documents(*UNEVEN[:4], more=mods.causal_mask), dims=(31, 17), workers=2),
+    Case("documents, window", **documents(130, 127, 257, more=mods.sliding_window(90)), workers=2,
+         score_mod=mods.alibi_bias(mods.alibi_slopes(2))),
+    Case("documents, rows and tiles without keys", **documents(131, 260, 135, more=at_some), workers=2, out_mod=scaled),
+    Case("documents with bias", (430, 430), (4, 2), (64, 64), score_mod=by_distance(4, 430), by_document=True,
+         mask_mod=lambda b, h, q, kv: (PACKED[0, q] == PACKED[0, kv]) & (q >= kv), workers=2),
+    Case("documents of each batch", (430, 430), (2, 1), (64, 64), batch=2, by_document=True,
+         mask_mod=lambda b, h, q, kv: (PACKED[b, q] == PACKED[b, kv]) & (q >= kv), workers=3),
+    Case("documents, many", heads=(1, 1), **documents(*[1 + i * 7 % 11 for i in range(100)], more=mods.causal_mask), workers=2),
+    Case("documents that come back", **{**documents(70, 130, 60, 90, more=mods.causal_mask, order=back_and_forth),
+                                        "by_document": False}, workers=2),
+    Case("split, documents", heads=(1, 1), **documents(900, 3, 140, more=mods.causal_mask), split_over=20),
     Case("split, parts without keys", (200, 2000), (1, 1), (128, 40), mask_mod=seldom, split_over=6),
 ]
 

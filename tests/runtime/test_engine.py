@@ -76,7 +76,8 @@ def covered(found: lists.Lists, q_tiles: int) -> dict:
 
 
 def test_few_rows_are_split_and_every_part_has_its_place():
-    found = lists.make_lists(None, lists.dense_schedule((1, 64), (2, 4, 2), 32))
+    found = lists.make_lists(None, lists.dense_schedule((1, 64), (2, 4, 2), 32), grid=(128, 100))
+    assert (found.combine_rows[:, 2:] == torch.tensor([0, 100])).all()
     assert found.parts > 8 and found.row_ptr is None
     for ranges in covered(found, 1).values():
         assert ranges[0][0] == 0 and ranges[-1][1] == 64

@@ -18,7 +18,7 @@ from ..barriers import Turn
 from ..carried import Fixed
 from ..hooks import RowHooks
 from ..slices import Area
-from ..walk import PARTIAL, Walk
+from ..walk import INSIDE, PARTIAL, Walk
 from .shapes import GROUP_THREADS, column_offsets, rows_and_columns
 from .softmax import OnlineSoftmax, PackedP, scale_rows
 
@@ -81,13 +81,14 @@ class Rota(Fixed):
 
 @dataclass(frozen=True)
 class Columns(Fixed):
-    """Key positions of a warpgroup's tile: where this thread's columns begin, the tile's width, and where keys end; and the
-    queries of this thread's rows, from the first."""
+    """Key positions of a warpgroup's tile: where this thread's columns of tile 0 begin, the tile's width, and where keys end; and
+    the queries of this thread's rows, from the first. placed: FULL tiles end before the keys do, and others may be INSIDE."""
 
     first: Int32
     width: int
     kv_len: Int32
     queries: tuple[int, ...]
+    placed: bool = False
 
     def of(self, tile: Int32) -> list[Int32]:
         base = tile * self.width + self.first
@@ -106,8 +107,14 @@ class Columns(Fixed):
 def edit(rows: RowHooks, columns: Columns, scores: cute.Tensor, walk: Walk, scale: Float32):
     """Score graph on every tile; mask graph where the tile is PARTIAL; keys past the end hidden."""
     edit_scores(rows, columns, scores, walk.tile, scale)
-    if Boolean(walk.kind == PARTIAL) | columns.ragged(walk.tile):
-        hide(rows, columns, scores, walk.tile)
+    if cutlass.const_expr(columns.placed):
+        if walk.kind == INSIDE:
+            hide(rows, columns, scores, walk.tile, "inside")
+        elif walk.kind == PARTIAL:
+            hide(rows, columns, scores, walk.tile, "mask")
+    else:
+        if Boolean(walk.kind == PARTIAL) | columns.ragged(walk.tile):
+            hide(rows, columns, scores, walk.tile, "mask")
 
 
 @cute.jit
@@ -124,17 +131,17 @@ def edit_scores(rows: RowHooks, columns: Columns, scores: cute.Tensor, tile: Int
 
 
 @cute.jit
-def hide(rows: RowHooks, columns: Columns, scores: cute.Tensor, tile: Int32):
+def hide(rows: RowHooks, columns: Columns, scores: cute.Tensor, tile: Int32, kind: str):
     keys = columns.of(tile)
     present = [Boolean(kv < columns.kv_len) for kv in keys]
-    slices = rows.slices("mask", keys[0], columns.area)
+    slices = rows.slices(kind, keys[0], columns.area)
     if cutlass.const_expr(len(slices) > 0):
         if all_inside(slices):
-            rows.mask(scores, keys, present, slices)
+            rows.mask(scores, keys, present, slices, kind)
         else:
-            rows.mask(scores, keys, present)
+            rows.mask(scores, keys, present, (), kind)
     else:
-        rows.mask(scores, keys, present)
+        rows.mask(scores, keys, present, (), kind)
 
 
 def all_inside(slices: list) -> Boolean:

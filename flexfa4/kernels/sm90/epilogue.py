@@ -29,8 +29,8 @@ class Sink(Fixed):
 
 
 @cute.jit
-def store_out(sink: Sink, fragment: cute.Tensor, item: WorkItem, tile: Int32, thread: Int32, group: Int32):
-    """fragment: the accumulator of O, normalised. tile: index among tiles of 64 rows."""
+def store_out(sink: Sink, fragment: cute.Tensor, item: WorkItem, first: Int32, thread: Int32, group: Int32):
+    """fragment: the accumulator of O, normalised. first: the query of its first row."""
     element = sink.shared.element_type
     rounded = cute.make_rmem_tensor_like(fragment, element)
     rounded.store(fragment.load().to(element))
@@ -42,12 +42,26 @@ def store_out(sink: Sink, fragment: cute.Tensor, item: WorkItem, tile: Int32, th
     cute.arch.fence_proxy("async.shared", space="cta")
     _meet(group)
     if thread // 32 == 0:
-        tiles = sink.packing.tiles(sink.tensor[None, None, item.head, item.batch], GROUP_ROWS, cute.size(sink.shared, mode=[1]))
+        matrix, columns = sink.tensor[None, None, item.head, item.batch], cute.size(sink.shared, mode=[1])
+        tiles = sink.packing.tiles(matrix, GROUP_ROWS, columns, first)
         shared, there = cpasync.tma_partition(
             sink.atom, 0, cute.make_layout(1), cute.group_modes(sink.shared, 0, 2), cute.group_modes(tiles, 0, 2))
-        cute.copy(sink.atom, shared, there[None, tile])
+        cute.copy(sink.atom, shared, there[None, 0])
         cute.arch.cp_async_bulk_commit_group()
         cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+@cute.jit
+def store_rows(out: cute.Tensor, packing: Packing, fragment: cute.Tensor, item: WorkItem, rows: list, end: Int32, column: Int32):
+    """Those of this thread's rows that exist before query `end`, of normalised O [2 rows, n columns], without TMA: the queries
+    from there on are another item's. out: [B, H, S, Dv]; rows: in the head's matrix; column: this thread's first."""
+    offsets = column_offsets(4 * cute.size(fragment, mode=[1]))
+    for i in cutlass.range_constexpr(len(rows)):
+        if packing.exists(rows[i], end):
+            head, query = packing.head(item.head, rows[i]), packing.query(rows[i])
+            for j in cutlass.range_constexpr(len(offsets)):
+                if column + offsets[j] < out.shape[3]:
+                    out[item.batch, head, query, column + offsets[j]] = out.element_type(fragment[i, j])
 
 
 @cute.jit
@@ -71,8 +85,8 @@ def _meet(group: Int32) -> None:
 
 
 @cute.jit
-def store_lse(lse: cute.Tensor, packing: Packing, item: WorkItem, rows: list, values: list, thread: Int32):
-    """One thread of the four that hold a row writes it, where the row exists. rows: in the head's matrix."""
+def store_lse(lse: cute.Tensor, packing: Packing, item: WorkItem, rows: list, values: list, end: Int32, thread: Int32):
+    """One thread of the four that hold a row writes it, where the row exists before query `end`. rows: in the head's matrix."""
     for i in cutlass.range_constexpr(len(rows)):
-        if (thread % 4 == 0) & packing.exists(rows[i], lse.shape[2]):
+        if (thread % 4 == 0) & packing.exists(rows[i], end):
             lse[item.batch, packing.head(item.head, rows[i]), packing.query(rows[i])] = Float32(values[i])

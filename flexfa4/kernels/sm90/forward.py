@@ -13,9 +13,9 @@ from ..barriers import Ring, Turn, barrier_pointers, initialise
 from ..handover import Slots
 from ..hooks import Hooks
 from ..packing import Packing, head_matrix, heads_together
-from ..walk import UNSPLIT, Grid, next_index, start_walk, work_item
+from ..walk import UNSPLIT, Grid, Place, WorkItem, next_index, place_of, start_walk, work_item
 from .consumer import Columns, Products, Rota, attend
-from .epilogue import FIRST_GROUP_BARRIER, Sink, store_lse, store_out, store_part
+from .epilogue import FIRST_GROUP_BARRIER, Sink, store_lse, store_out, store_part, store_rows
 from .load import Loader, Source, load_item
 from .shapes import GROUP_ROWS, GROUP_THREADS, ROW_OFFSETS, Shapes, column_offsets, coordinates, rows_and_columns, transposed
 from .softmax import OnlineSoftmax, scale_rows
@@ -26,11 +26,13 @@ BACKWARDS = True
 
 
 class Ends(NamedTuple):
-    """What a consumer needs beside its products: which rows a query tile has, (TMA atom, tensor) of the output, the LSE, the
-    parts of split rows (None without splits), the number of keys, the scale."""
+    """What a consumer needs beside its products: which rows a query tile has, (TMA atom, tensor) of the output, the output
+    itself (None where TMA stores every tile), the LSE, the parts of split rows (None without splits), the number of keys, the
+    scale."""
 
     packing: Packing
     out: tuple
+    rows: Optional[cute.Tensor]
     lse: cute.Tensor
     parts: Optional[tuple]
     kv_len: Int32
@@ -62,11 +64,12 @@ class Forward:
                     cute.ceil_div(k.shape[2], t.kv_tile), packing.heads)
         count = lists.work.shape[0] if cutlass.const_expr(lists.work is not None) else grid.q_tiles * grid.heads * q.shape[0]
         maps = (q_atom, q_tma), (k_atom, k_tma), (v_atom, v_tma), (out_atom, out_tma)
-        self.kernel(maps, lse, scale, lists, grid, Int32(count), values).launch(
+        rows = out if cutlass.const_expr(self.signature.placed) else None
+        self.kernel(maps, (rows, lse), scale, lists, grid, Int32(count), values).launch(
             grid=(workers, 1, 1), block=(t.threads, 1, 1), stream=stream, min_blocks_per_mp=1)
 
     @cute.kernel
-    def kernel(self, maps: tuple, lse: cute.Tensor, scale: Float32, lists: Lists, grid: Grid, count: Int32, values: Values):
+    def kernel(self, maps: tuple, results: tuple, scale: Float32, lists: Lists, grid: Grid, count: Int32, values: Values):
         t, shapes = self.tiles, Shapes(self.tiles, self.element)
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         barriers, items, *shared = shapes.allocate()
@@ -79,7 +82,7 @@ class Forward:
             cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
         rings = [Ring.of(pointers, name, shapes.bytes(name)) for name in ("q", "k", "v")]
-        slots = Slots(items, BACKWARDS)
+        slots = Slots(items, BACKWARDS, self.signature.placed)
         packing = Packing(self.signature.plan.pack, grid.packed)
         sources = [Source(atom, tensor, target) for (atom, tensor), target in zip(maps[:3], shared)]
         if warp < 4:
@@ -89,7 +92,7 @@ class Forward:
         else:
             cute.arch.setmaxregister_increase(t.registers[0])
             hooks = Hooks(self.signature, values)
-            ends = Ends(packing, maps[3], lse, lists.parts, sources[1].tensor.shape[0], scale)
+            ends = Ends(packing, maps[3], *results, lists.parts, sources[1].tensor.shape[0], scale)
             self.consume(shapes, rings, shared, ends, hooks, slots, lists.spans)
 
     @cute.jit
@@ -101,10 +104,11 @@ class Forward:
         while index < count:
             item = work_item(index, lists.work, grid)
             walk = start_walk(item, lists.spans, grid, self.signature.plan.split, BACKWARDS)
+            place = place_of(item, lists.spans, self.signature.plan.q_tile, (Int32(0), loader.k.tensor.shape[0]))
             batch = item.batch if kv_batch > 1 else Int32(0)
-            loader.queries(item, walk, q_turn)
+            loader.queries(item, place, walk, q_turn)
             q_turn = q_turn.next()
-            turn = load_item(loader, item, walk, item.head // group, batch, turn)
+            turn = load_item(loader, place, walk, item.head // group, batch, turn)
             index = next_index(index, lists.counter, count)
         loader.no_more(q_turn)
 
@@ -118,7 +122,6 @@ class Forward:
         softmax = OnlineSoftmax(hooks.softmax_scale(ends.scale), t.rescale_tau)
         row, column = coordinates(thread)
         apart = tuple(offset // self.signature.plan.pack for offset in ROW_OFFSETS)
-        columns = Columns(Int32(column), t.kv_tile, Int32(ends.kv_len), apart)
         rota = Rota(group, t.consumers if t.turns else 1, FIRST_GROUP_BARRIER + t.consumers, t.own_p)
         if group == t.consumers - 1:
             # The first warpgroup's first turn.
@@ -127,11 +130,12 @@ class Forward:
         busy = Boolean(True)
         while busy:
             rings[0].wait(q_turn)
-            busy, item, walk = slots.read(q_turn.index, spans)
+            lengths = ends.lse.shape[2], Int32(ends.kv_len)
+            busy, item, place, walk = slots.read(q_turn.index, spans, self.signature.plan.q_tile, lengths)
             if busy:
                 queries = q_turn.index * t.consumers + group
-                tile = item.q_tile * t.consumers + group
-                at = [tile * GROUP_ROWS + row + offset for offset in ROW_OFFSETS]
+                columns = Columns(place.kv_begin + column, t.kv_tile, place.kv_end, apart, self.signature.placed)
+                at = [place.q_begin * self.signature.plan.pack + group * GROUP_ROWS + row + offset for offset in ROW_OFFSETS]
                 # Both rows have one head where a graph asks for it (`Plan`).
                 rows = hooks.tile(item.batch, ends.packing.head(item.head, at[0])).rows([ends.packing.query(r) for r in at])
                 if walk.valid:
@@ -143,22 +147,37 @@ class Forward:
                 normalised = rows_and_columns(products.out)
                 scale_rows(normalised, inverses)
                 rows.out(normalised, [Int32(column + o) for o in column_offsets(t.head_dim_v)], lses)
-                place = cute.recast_ptr(shared[0][None, None, queries].iterator, shapes.out.inner, dtype=self.element)
-                sink = Sink(*ends.out, cute.make_tensor(place, shapes.out.outer), products.values, ends.packing)
+                memory = cute.recast_ptr(shared[0][None, None, queries].iterator, shapes.out.inner, dtype=self.element)
+                sink = Sink(*ends.out, cute.make_tensor(memory, shapes.out.outer), products.values, ends.packing)
                 if cutlass.const_expr(self.signature.plan.split):
                     if item.part == UNSPLIT:
-                        store_lse(ends.lse, ends.packing, item, at, lses, thread)
-                        store_out(sink, products.out, item, tile, thread, group)
+                        self.store(sink, ends, products.out, (item, place), at, lses, thread, group)
                     else:
-                        kept = [ends.packing.exists(r, ends.lse.shape[2]) for r in at]
+                        kept = [ends.packing.exists(r, place.q_end) for r in at]
                         store_part(ends.parts, normalised, lses, kept, item.part, group * GROUP_ROWS + row, column)
                 else:
-                    store_lse(ends.lse, ends.packing, item, at, lses, thread)
-                    store_out(sink, products.out, item, tile, thread, group)
+                    self.store(sink, ends, products.out, (item, place), at, lses, thread, group)
                 # All lanes have read the item.
                 cute.arch.sync_warp()
                 rings[0].release(q_turn)
                 q_turn = q_turn.next()
+
+    @cute.jit
+    def store(self, sink: Sink, ends: Ends, fragment: cute.Tensor, where: tuple[WorkItem, Place], rows: list, lses: list,
+              thread: Int32, group: Int32):
+        """O, by TMA where no other item's rows are among a warpgroup's, and the LSE of a whole item."""
+        item, place = where
+        height = GROUP_ROWS // self.signature.plan.pack
+        first = place.q_begin + group * height
+        store_lse(ends.lse, ends.packing, item, rows, lses, place.q_end, thread)
+        if cutlass.const_expr(self.signature.placed):
+            if (first + height <= place.q_end) | (place.q_end == ends.lse.shape[2]):
+                store_out(sink, fragment, item, first, thread, group)
+            else:
+                values = rows_and_columns(fragment)
+                store_rows(ends.rows, ends.packing, values, item, rows, place.q_end, coordinates(thread)[1])
+        else:
+            store_out(sink, fragment, item, first, thread, group)
 
     def products(self, shapes: Shapes, shared: list) -> Products:
         t = self.tiles

@@ -11,7 +11,7 @@ from ..barriers import Ring, Turn
 from ..carried import Fixed
 from ..handover import Slots
 from ..packing import UNPACKED, Packing
-from ..walk import Walk, WorkItem
+from ..walk import Place, Walk, WorkItem
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,11 @@ class Source(Fixed):
     tensor: cute.Tensor
     target: cute.Tensor
 
-    def tiles(self, packing: Packing, head: Int32, batch: Int32):
-        """(global tiles, shared tiles) of one head for `cute.copy`, both indexed [None, i]."""
+    def tiles(self, packing: Packing, head: Int32, batch: Int32, first: Int32):
+        """(global tiles, shared tiles) of one head for `cute.copy`, both indexed [None, i]; global ones from position `first`
+        on."""
         rows, columns = (cute.size(m) for m in self.target.shape[:2])
-        view = packing.tiles(self.tensor[None, None, head, batch], rows, columns)
+        view = packing.tiles(self.tensor[None, None, head, batch], rows, columns, first)
         shared, source = cpasync.tma_partition(
             self.atom, 0, cute.make_layout(1), cute.group_modes(self.target, 0, 2), cute.group_modes(view, 0, 2))
         return source, shared
@@ -45,17 +46,17 @@ class Loader(Fixed):
     slots: Slots
     consumers: int
 
-    def queries(self, item: WorkItem, walk: Walk, turn: Turn) -> None:
+    def queries(self, item: WorkItem, place: Place, walk: Walk, turn: Turn) -> None:
         """Tells the consumers what comes, and loads its query rows, a copy for each warpgroup."""
-        source, shared = self.q.tiles(self.packing, item.head, item.batch)
+        source, shared = self.q.tiles(self.packing, item.head, item.batch, place.q_begin)
         self.q_ring.wait_empty(turn)
         barrier = self.q_ring.full + turn.index
         with cute.arch.elect_one():
-            self.slots.write(turn.index, item, walk)
+            self.slots.write(turn.index, item, place, walk)
             cute.arch.mbarrier_arrive_and_expect_tx(barrier, self.q_ring.bytes)
         for group in range(self.consumers):
             there = turn.index * self.consumers + group
-            cute.copy(self.q.atom, source[None, item.q_tile * self.consumers + group], shared[None, there], tma_bar_ptr=barrier)
+            cute.copy(self.q.atom, source[None, group], shared[None, there], tma_bar_ptr=barrier)
 
     def no_more(self, turn: Turn) -> None:
         self.q_ring.wait_empty(turn)
@@ -70,10 +71,10 @@ class Loader(Fixed):
 
 
 @cute.jit
-def load_item(loader: Loader, item: WorkItem, walk: Walk, kv_head: Int32, kv_batch: Int32, turn: Turn) -> Turn:
+def load_item(loader: Loader, place: Place, walk: Walk, kv_head: Int32, kv_batch: Int32, turn: Turn) -> Turn:
     """K of a tile goes out before V of the tile before it: the consumers want it first. Returns the next free stage."""
-    k_tiles = loader.k.tiles(UNPACKED, kv_head, kv_batch)
-    v_tiles = loader.v.tiles(UNPACKED, kv_head, kv_batch)
+    k_tiles = loader.k.tiles(UNPACKED, kv_head, kv_batch, place.kv_begin)
+    v_tiles = loader.v.tiles(UNPACKED, kv_head, kv_batch, place.kv_begin)
     if walk.valid:
         loader.fill(loader.k, k_tiles, loader.k_ring, walk.tile, turn)
         v_tile, v_turn = walk.tile, turn
