@@ -106,13 +106,14 @@ class Graph:
     captures: tuple[Capture, ...] = ()
     slots: tuple[DType, ...] = ()
     _order: tuple[Node, ...] = field(default=(), compare=False, repr=False)
-    _ops: frozenset[Op] = field(default=frozenset(), compare=False, repr=False)
+    # By name: torch.compile traces `uses`, and with torch 2.12 on Python 3.12 it cannot hash a member of an Enum.
+    _ops: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     def __post_init__(self):
         if self.kind not in ARGUMENTS:
             raise ValueError(f"kind={self.kind!r}: expected one of {sorted(ARGUMENTS)}")
         object.__setattr__(self, "_order", tuple(topological(self.root)))
-        object.__setattr__(self, "_ops", frozenset(n.op for n in self._order))
+        object.__setattr__(self, "_ops", frozenset([n.op.name for n in self._order]))
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -120,7 +121,7 @@ class Graph:
         return self._order
 
     def uses(self, *ops: Op) -> bool:
-        return not self._ops.isdisjoint(ops)
+        return any(op.name in self._ops for op in ops)
 
 
 def topological(*roots: Node) -> Iterator[Node]:
