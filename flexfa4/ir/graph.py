@@ -106,7 +106,7 @@ class Graph:
     captures: tuple[Capture, ...] = ()
     slots: tuple[DType, ...] = ()
     _order: tuple[Node, ...] = field(default=(), compare=False, repr=False)
-    # By name: torch.compile traces `uses`, and with torch 2.12 on Python 3.12 it cannot hash a member of an Enum.
+    # By name: torch.compile traces `uses`, and that of torch 2.11 and 2.12 cannot hash these members.
     _ops: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     def __post_init__(self):
