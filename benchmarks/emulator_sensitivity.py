@@ -76,7 +76,7 @@ def sweep(name: str, seconds: float) -> bool:
                 return False
             verdict = judge(sensitivity.without(ptx, site), site)
             flags = dict(strict=verdict.strict, executed=verdict.executed)
-            rows[key] = dict(kind=site.kind, how=verdict.how, **flags, said=verdict.message[:300])
+            rows[key] = dict(kind=site.kind, how=verdict.how, **flags, said=verdict.message[:300], why=verdict.why)
             path.write_text(json.dumps(done, indent=1))
     return True
 
@@ -99,7 +99,7 @@ def table() -> str:
                 strict = sum(r["strict"] for r in caught)
                 share = f"{len(caught)} ({100 * len(caught) / len(some):.1f}%)"
                 lines.append(f"| {name} {kernel}{label} | {len(some)} | {share} | {strict} | {len(some) - len(caught)} |")
-                missed += [f"- {name} {kernel}, line `{k}`" for k, r in some.items() if not r["how"]]
+                missed += [f"- {name} {kernel}, line `{k}`: {r.get('why', '')}" for k, r in some.items() if not r["how"]]
             count = Counter(r["how"] for r in rows.values() if r["how"])
             ways.append(f"- {name} {kernel}: " + ", ".join(f"{how} {n}" for how, n in count.most_common()))
     return "\n".join([*lines, "", "First sign of each caught deletion:", "", *ways, "", "Not caught:", "", *missed, ""])

@@ -12,11 +12,21 @@ from pathlib import Path
 from .errors import BuildError
 
 HERE = Path(__file__).resolve().parent
-FLAGS = ["-std=c++20", "-O3", "-march=native", "-ffp-contract=off", "-fPIC"]
-FILE_FLAGS = {
-    "mma.cpp": ["-ffp-contract=fast"],  # one fused multiply-add for each product, as the tensor cores accumulate
-    "memory.cpp": ["-O2"],  # its loops go lane by lane; 12 s to compile instead of 17
+FLAGS = ["-std=c++20", "-march=native", "-ffp-contract=off", "-fPIC"]
+# The files that most instructions of a kernel run through get the most; half the compile time of the others would be spent on
+# code that hardly runs.
+HOT, COLD = "-O3", "-O1"
+LEVELS = {
+    **dict.fromkeys(("alu", "float", "mma", "sched", "shadow"), HOT),
+    **dict.fromkeys(
+        ("api", "atomics", "clc", "convert_float", "halves", "hints", "idle", "matrix", "remote", "tcgen05_move", "trace"), COLD
+    ),
 }
+MORE = {"mma": ["-ffp-contract=fast"]}  # one fused multiply-add for each product, as the tensor cores accumulate
+
+
+def _flags(unit: Path) -> list[str]:
+    return [*FLAGS, LEVELS.get(unit.stem, "-O2"), *MORE.get(unit.stem, [])]
 
 
 def cache_dir() -> Path:
@@ -71,7 +81,7 @@ def core_library() -> Path:
     folder = HERE / "core"
     sources = sorted([*folder.glob("*.cpp"), *folder.glob("*.h")])
     cxx = _compiler()
-    target = cache_dir() / f"core-{_key(sources, cxx, *FLAGS)}" / "libflexfa4_emulator.so"
+    target = cache_dir() / f"core-{_key(sources, cxx, *FLAGS, str(LEVELS), str(MORE))}" / "libflexfa4_emulator.so"
     if target.exists():
         return target
     cache_dir().mkdir(parents=True, exist_ok=True)
@@ -87,7 +97,7 @@ def core_library() -> Path:
 
 def _object(cxx: str, unit: Path, headers: list[Path], tmp: Path) -> Path:
     """The compiled file; kept, so that a change of one file compiles that file only."""
-    flags = [*FLAGS, *FILE_FLAGS.get(unit.name, [])]
+    flags = _flags(unit)
     target = cache_dir() / "objects" / f"{unit.stem}-{_key([unit, *headers], cxx, *flags)}.o"
     if target.exists():
         return target

@@ -16,7 +16,7 @@ from .trace import EVENT, RANGE, Trace
 
 U32, U64, I32, I64, PTR = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
 COMPLETION = {"immediate": 0, "random": 1, "late": 2}
-RACES = {False: 0, True: 1, "strict": 2}
+RACES = {False: 0, True: 1, "strict": 2, "idle": 3}
 
 
 class Config(ctypes.Structure):

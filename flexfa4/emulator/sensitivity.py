@@ -27,7 +27,11 @@ KINDS = {
     "commit": r"tcgen05\.commit|.*commit_group",
     "wait": r".*(wait_group|wait_all)|tcgen05\.wait::st|griddepcontrol\.wait",
 }
-APART = ("tcgen05.wait::ld", "setmaxnreg")  # a right kernel may do without the first; the second protects what PTX does not show
+APART = {  # counted apart, and why one may go unseen
+    "tcgen05.wait::ld": "right kernels leave it out: the hardware waits for the register",
+    "setmaxnreg": "the pool of registers suffices without it; whether code needs them PTX does not show",
+}
+IDLE = re.compile(r"line (\d+)(?: \([^)]*\))?: \S+: (.*)")
 WAIT = re.compile(r"(?P<guard>@!?\s*[%\w$]+\s+)?mbarrier\.(?:try|test)_wait\S*\s+(?P<done>[%\w$]+)")
 
 
@@ -87,6 +91,7 @@ class Verdict:
     message: str = ""
     strict: bool = False
     executed: bool = True
+    why: str = ""  # of one that nothing shows: why nothing can
 
 
 def _essence(finding: tuple[str, str]) -> tuple[str, str]:
@@ -103,6 +108,7 @@ class Judge:
         self.known: dict = {True: set(), "strict": set()}
         self.loose = [[np.zeros(len(b) // 4, bool) for b in r.after] for r in records]
         self.steps = 0
+        self.idle: dict[int, str] | None = None
         self.lines: set[int] = set()
         for races in (True, "strict"):
             for i, record in enumerate(records):
@@ -147,4 +153,34 @@ class Judge:
                         return Verdict(new[0][0], new[0][1], races == "strict", executed)
                     if self._differs(i, after):
                         return Verdict("numbers", "", False, executed)
-        return Verdict("", "", False, executed)
+        return Verdict("", "", False, executed, self._redundant(ptx, site) if site else "")
+
+    def _idle(self, ptx: str | None = None) -> dict[int, str]:
+        """Lines of the statements that told nobody anything in any launch (`races="idle"`), and why."""
+        idle: dict[int, str] = {}
+        busy: set[int] = set()
+        for record in self.records:
+            seed, completion = self.schedules[0]
+            launch, _ = run_recorded(record, ptx, seed=seed, completion=completion, races="idle")
+            rows = native.load(ptx or record.ptx).program.ins
+            here = {int(m[1]): m[2] for kind, text in launch.findings if kind == "idle" and (m := IDLE.match(text))}
+            busy |= {int(line) for line, n in zip(rows[:, 5], launch.counts) if n} - set(here)
+            idle |= here
+        return {line: why for line, why in idle.items() if line not in busy}
+
+    def _redundant(self, ptx: str, site: Site) -> str:
+        """Why the deletion of an executed statement changes nothing: it told nobody anything; or another one, idle beside it,
+        does its work when it is gone; or the orders that it alone gives are of accesses that do not conflict. The clocks of
+        the run without it found every pair of conflicting accesses in order, so that much is certain."""
+        if site.line not in self.lines:
+            return "these launches do not execute it"
+        if site.kind in APART:
+            return APART[site.kind]
+        if self.idle is None:
+            self.idle = self._idle()
+        if site.line in self.idle:
+            return self.idle[site.line]
+        stands_in = sorted(set(self.idle) - set(self._idle(ptx)))
+        if stands_in:
+            return f"line {stands_in[0]}, which adds nothing beside it, does its work without it"
+        return "what it alone puts in order does not conflict"

@@ -13,6 +13,7 @@ static void load_table() {
         define_halves();
         define_integer();
         define_memory();
+        define_atomics();
         define_mbarrier();
         define_tma();
         define_wgmma();
@@ -80,12 +81,14 @@ int emu_run(void *program, const Config *cfg, Report *out) {
     M.P = static_cast<Program *>(program);
     const u64 *r = reinterpret_cast<const u64 *>(cfg->ranges);
     for (u64 i = 0; i < cfg->nranges; i++) M.ranges.push_back({r[2 * i], r[2 * i + 1]});
-    if (cfg->races) M.hb = std::make_shared<Order>(M, cfg->races == 2);
+    if (cfg->races) M.hb = std::make_shared<Order>(M, cfg->races >= 2);
+    if (cfg->races == 3) M.hb->idle = std::make_unique<Idle>(M);
     if (cfg->trace) M.trace = std::make_shared<Trace>();
     int rc = 0;
     std::string text;
     try {
         M.run();
+        if (M.hb && M.hb->idle) M.hb->idle->report();
     } catch (const EmuError &e) {
         rc = 1;
         text = e.kind + "\t" + e.what();

@@ -126,7 +126,7 @@ Result cluster_wait(Warp &w, const Ins &I) {
 }
 Result bar_warp(Warp &w, const Ins &I) {
     if (!w.converged(w.r(I.o[0])[w.leader()])) return DIVERGED;
-    if (w.M->hb) w.M->hb->warp_barrier(w);
+    if (w.M->hb) w.M->hb->warp_barrier(w, &I);
     return NEXT;
 }
 
@@ -139,6 +139,7 @@ Result maxnreg(Warp &w, const Ins &I, bool inc) {
     if (inc && need > w.cta->reg_pool) return BLOCKED;
     w.cta->reg_pool -= need; // modulo 2^32: a decrease gives registers back
     w.regs = n;
+    if (w.M->hb) w.M->hb->set_registers(w, I);
     if (!inc) {
         w.M->epoch++;
         w.M->progress++;
@@ -153,8 +154,8 @@ Result nanosleep(Warp &w, const Ins &) {
 }
 
 // Makes generic writes of this CTA visible to the asynchronous proxy.
-Result proxy_fence(Warp &w, const Ins &) {
-    if (w.M->hb) w.M->hb->proxy_fence(w);
+Result proxy_fence(Warp &w, const Ins &I) {
+    if (w.M->hb) w.M->hb->proxy_fence(w, I);
     for (auto &c : w.cta->cluster->ctas)
         if (!c->dirty.empty())
             for (u8 &d : c->dirty)
@@ -169,8 +170,8 @@ template <bool AFTER> Result tensor_fence(Warp &w, const Ins &) {
     if (w.M->hb) w.M->hb->tensor_fence(w, AFTER);
     return NEXT;
 }
-Result init_fence(Warp &w, const Ins &) {
-    if (w.M->hb) w.M->hb->init_fence(w);
+Result init_fence(Warp &w, const Ins &I) {
+    if (w.M->hb) w.M->hb->init_fence(w, I);
     return NEXT;
 }
 Result fence(Warp &w, const Ins &) {

@@ -3,7 +3,7 @@
 #include "machine.h"
 #include <bit>
 #include <cmath>
-#include <immintrin.h>
+#include <xmmintrin.h>
 
 template <class T> inline T get(const u32 *r, int l) {
     if constexpr (sizeof(T) == 8)
@@ -91,16 +91,7 @@ template <u32 MODE, Handler H> Result rounded(Warp &w, const Ins &I) {
     _mm_setcsr(old);
     return r;
 }
-inline u32 pack_mask(const u32 *t) { // bit l = t[l] != 0
-    u32 m = 0;
-#if defined(__AVX512F__)
-    __m512i a = _mm512_loadu_si512(t), b = _mm512_loadu_si512(t + 16);
-    m = _mm512_test_epi32_mask(a, a) | (u32)_mm512_test_epi32_mask(b, b) << 16;
-#else
-    for (int l = 0; l < LANES; l++) m |= (u32)(t[l] != 0) << l;
-#endif
-    return m;
-}
+u32 pack_mask(const u32 *t); // bit l = t[l] != 0; elsewhere, because <immintrin.h> takes long to compile
 template <class A, auto F> inline u32 compare(Warp &w, s32 oa, s32 ob) {
     alignas(64) u32 t[LANES];
     const u32 *a = w.r(oa), *b = w.r(ob);

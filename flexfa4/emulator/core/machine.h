@@ -5,7 +5,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <random>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -72,6 +71,7 @@ void define_convert_float();
 void define_halves();
 void define_integer();
 void define_memory();
+void define_atomics();
 void define_mbarrier();
 void define_tma();
 void define_wgmma();
@@ -176,6 +176,11 @@ struct Warp {
     bool in_cluster_bar = false;
     u64 cluster_gen = 0;
     u32 regs = 0; // registers a thread holds (setmaxnreg)
+    struct Poll { // the last read of a flag in global memory, see `spins`
+        const Ins *ins = nullptr;
+        u64 value = 0, steps = 0, writes = 0;
+        bool sleeps = false;
+    } poll;
     BulkState bulk[LANES], cpasync[LANES];
     std::vector<AsyncRef> wg_open;
     std::deque<std::vector<AsyncRef>> wg_groups;
@@ -205,6 +210,9 @@ struct Warp {
     void putp(s32 off, u32 bits) const { p(off) = (p(off) & ~m) | (bits & m); }
     int leader() const { return __builtin_ctz(m); }
     bool converged(u32 members) const { return (members & live & ~act) == 0; }
+    // Does the warp read again, in a tight loop, a flag of `n` registers that nobody can have changed since? Then it need not
+    // run.
+    bool spins(const Ins &I, const u32 *rows, int n);
 };
 
 struct Cta {
@@ -244,12 +252,26 @@ struct Cluster {
 
 struct Config { // mirrored in native.py
     u32 grid[3], block[3], cluster[3];
-    u32 smem_dynamic, smem_static, sms, completion, checks, local_bytes, races, trace, pad; // races: 0 off, 1 on, 2 strict
+    u32 smem_dynamic, smem_static, sms, completion, checks, local_bytes, races, trace, pad; // races: see native.py
     u64 seed, max_steps;
     u64 params, param_bytes, ranges, nranges; // ranges: pairs of host addresses the kernel may touch; 0: unchecked
 };
 enum Completion { IMMEDIATE, RANDOM, LATE };
 
+// SplitMix64, a small generator that <algorithm> takes too.
+struct Random {
+    using result_type = u64;
+    u64 state = 0;
+    void seed(u64 s) { state = s; }
+    static constexpr u64 min() { return 0; }
+    static constexpr u64 max() { return ~0ull; }
+    u64 operator()() {
+        u64 z = state += 0x9e3779b97f4a7c15ull;
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+        return z ^ z >> 31;
+    }
+};
 struct Machine {
     Config cfg;
     Program *P;
@@ -260,8 +282,9 @@ struct Machine {
     std::vector<u32> spare_local;
     u64 local_base(const Cta &c, u32 thread) const;
     void make_local(u32 clusters);
-    std::mt19937_64 rng;
+    Random rng;
     u64 epoch = 1, total = 0, progress = 0;
+    u64 writes = 1;                     // to global memory, and asynchronous work completed: what can end a poll
     u64 next_cluster = 0, clusters = 0; // the next one to launch (or to cancel, clc.cpp); of the grid
     std::vector<AsyncRef> loose;        // unordered pending work
     std::vector<std::deque<AsyncRef>> queues;

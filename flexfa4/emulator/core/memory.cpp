@@ -1,5 +1,5 @@
-// Loads, stores, atomics, matrix loads/stores of shared memory, and non-bulk asynchronous copies.
-#include "lanes.h"
+// Loads, stores, matrix loads/stores of shared memory, and non-bulk asynchronous copies.
+#include "memory.h"
 #include "order.h"
 
 u8 *Cta::at(u32 off, u32 n, const char *what, const Ins &I) {
@@ -37,9 +37,6 @@ void check_inflight(Warp &w, Cta *c, u32 lo, u32 hi, bool write, const Ins &I) {
     }
 }
 
-namespace {
-enum Space { GLOBAL, SHARED, GENERIC, PARAM };
-
 template <int SPACE, bool WRITE> u8 *locate(Warp &w, const Ins &I, u64 a, u32 bytes) {
     if (a & (bytes - 1))
         w.M->fail("alignment", I, fmt("address 0x%llx is not aligned to %u bytes", (unsigned long long)a, bytes), &w);
@@ -59,19 +56,17 @@ template <int SPACE, bool WRITE> u8 *locate(Warp &w, const Ins &I, u64 a, u32 by
     if (!WRITE && SPACE != PARAM && w.M->hb) w.M->hb->global(w, a, bytes, false, I);
     return reinterpret_cast<u8 *>(a);
 }
-} // namespace
+template u8 *locate<GLOBAL, true>(Warp &, const Ins &, u64, u32);
+template u8 *locate<SHARED, true>(Warp &, const Ins &, u64, u32);
+template u8 *locate<GENERIC, true>(Warp &, const Ins &, u64, u32);
 
 u8 *shared_bytes(Warp &w, const Ins &I, u32 a, u32 bytes, bool write) {
     return write ? locate<SHARED, true>(w, I, a, bytes) : locate<SHARED, false>(w, I, a, bytes);
 }
 
 namespace {
-template <int SPACE> bool in_global(Warp &w, const Ins &I, int lane) {
-    return SPACE == GLOBAL || (SPACE == GENERIC && (w.addr(I.o, lane) & SHARED_WINDOW) != SHARED_WINDOW);
-}
-// N registers of SIZE bytes; SIGN extends what is narrower than a register. WIDE: 64-bit registers for at most 32 bits (PTX ISA,
-// "Operand Size Exceeding Instruction-Type Size": sign-extended for signed types, zero-extended for the others).
-template <int SPACE, int SIZE, int N, bool SIGN, bool WIDE = false> Result load(Warp &w, const Ins &I) {
+// N registers of SIZE bytes; SIGN extends what is narrower than a register.
+template <int SPACE, int SIZE, int N, bool SIGN> Result load(Warp &w, const Ins &I) {
     constexpr int words = SIZE > 4 ? SIZE / 4 : 1;
     const s32 *a = I.o + N;
     Row t[N * words];
@@ -90,14 +85,22 @@ template <int SPACE, int SIZE, int N, bool SIGN, bool WIDE = false> Result load(
                 for (int k = 0; k < words; k++) std::memcpy(&t[i * words + k].v[l], p + 4 * k, 4);
         }
     }
+    if constexpr (SPACE == GLOBAL || SPACE == GENERIC)
+        if (I.sem && w.spins(I, t[0].v, N * words)) return BLOCKED;
     for (int i = 0; i < N; i++)
         for (int k = 0; k < words; k++) w.put(I.o[i] + k * ROW, t[i * words + k]);
-    if constexpr (WIDE)
-        for (int i = 0; i < N; i++) {
-            Row high;
-            for (int l = 0; l < LANES; l++) high.v[l] = SIGN && (s32)t[i].v[l] < 0 ? ~0u : 0;
-            w.put(I.o[i] + ROW, high);
-        }
+    return NEXT;
+}
+// 64-bit registers for at most 32 bits (PTX ISA, "Operand Size Exceeding Instruction-Type Size": sign-extended for signed types,
+// zero-extended for the others).
+template <Handler NARROW, int N, bool SIGN> Result widened(Warp &w, const Ins &I) {
+    Result r = NARROW(w, I);
+    if (r != NEXT) return r;
+    for (int i = 0; i < N; i++) {
+        Row high;
+        for (int l = 0; l < LANES; l++) high.v[l] = SIGN && (s32)w.r(I.o[i])[l] < 0 ? ~0u : 0;
+        w.put(I.o[i] + ROW, high);
+    }
     return NEXT;
 }
 template <int SPACE, int SIZE, int N> Result store(Warp &w, const Ins &I) {
@@ -113,28 +116,23 @@ template <int SPACE, int SIZE, int N> Result store(Warp &w, const Ins &I) {
                 std::memcpy(value + i * SIZE, &w.r(v[i])[l], SIZE);
             else
                 for (int k = 0; k < words; k++) std::memcpy(value + i * SIZE + 4 * k, &w.r(v[i] + k * ROW)[l], 4);
-        if (w.M->hb && in_global<SPACE>(w, I, l)) w.M->hb->global(w, (u64)p, SIZE * N, true, I, !std::memcmp(p, value, SIZE * N));
+        if (w.M->hb && in_global(SPACE, w.addr(I.o, l)))
+            w.M->hb->global(w, (u64)p, SIZE * N, true, I, !std::memcmp(p, value, SIZE * N));
         std::memcpy(p, value, SIZE * N);
     }
-    if (SPACE != SHARED) w.M->epoch++;
+    if (SPACE != SHARED) w.M->writes++;
     return NEXT;
-}
-std::string regs(const char *one, int n, bool vec) {
-    std::string s;
-    for (int i = 0; i < n; i++) s += one;
-    return vec ? "{" + s + "}" : s;
 }
 template <int SPACE, int SIZE, int N>
 void forms(const std::string &ld, const std::string &st, const std::string &type, bool sign) {
     std::string vec = N == 1 ? "" : N == 2 ? ".v2" : N == 4 ? ".v4" : ".v8";
     const char *d = SIZE == 16 ? "Q" : SIZE == 8 ? "D" : "d";
     const char *s = SIZE == 16 ? "Q" : SIZE == 8 ? "S" : "s";
-    if (!ld.empty())
-        def(ld + vec + "." + type, regs(d, N, N > 1) + " a", sign ? load<SPACE, SIZE, N, true> : load<SPACE, SIZE, N, false>);
+    constexpr Handler zero = load<SPACE, SIZE, N, false>, extend = load<SPACE, SIZE, N, (SIZE < 4)>;
+    if (!ld.empty()) def(ld + vec + "." + type, regs(d, N, N > 1) + " a", sign ? extend : zero);
     if constexpr (SIZE <= 4)
         if (!ld.empty() && type[0] != 'f')
-            def(ld + vec + "." + type, regs("D", N, N > 1) + " a",
-                sign ? load<SPACE, SIZE, N, true, true> : load<SPACE, SIZE, N, false, true>);
+            def(ld + vec + "." + type, regs("D", N, N > 1) + " a", sign ? widened<extend, N, true> : widened<zero, N, false>);
     if (!st.empty()) def(st + vec + "." + type, "a " + regs(s, N, N > 1), store<SPACE, SIZE, N>);
 }
 template <int SPACE, int SIZE> void widths(const std::string &ld, const std::string &st, const char *type, bool sign = false) {
@@ -156,141 +154,6 @@ template <int SPACE> void types(const std::string &ld, const std::string &st) {
     widths<SPACE, 16>(ld, st, "b128");
 }
 
-// An atomic operation reads what others published at its address, then publishes.
-template <int SPACE> void synchronise(Warp &w, u64 a, const u8 *p, u32 bytes, const Ins &I) {
-    if (SPACE == GLOBAL || (SPACE == GENERIC && (a & SHARED_WINDOW) != SHARED_WINDOW)) w.M->hb->global(w, a, bytes, true, I);
-    w.M->hb->observe(w, p, I);
-    w.M->hb->publish(w, p, I);
-}
-template <class T, auto F, bool RETURN, int SPACE> Result atomic(Warp &w, const Ins &I) {
-    constexpr int d = RETURN ? 1 : 0;
-    Rows t;
-    for (int l = 0; l < LANES; l++) {
-        if (!(w.m >> l & 1)) continue;
-        u8 *p = locate<SPACE, true>(w, I, w.addr(I.o + d, l), sizeof(T));
-        if (w.M->hb) synchronise<SPACE>(w, w.addr(I.o + d, l), p, sizeof(T), I);
-        T old, v = get<T>(w.r(I.o[d + 3]), l);
-        std::memcpy(&old, p, sizeof(T));
-        T n = F(old, v);
-        std::memcpy(p, &n, sizeof(T));
-        set<T>(t.v, l, old);
-    }
-    w.M->epoch++;
-    if (RETURN) store_rows<T>(w, I.o[0], t);
-    return NEXT;
-}
-template <class T, int SPACE> Result cas(Warp &w, const Ins &I) {
-    Rows t;
-    for (int l = 0; l < LANES; l++) {
-        if (!(w.m >> l & 1)) continue;
-        u8 *p = locate<SPACE, true>(w, I, w.addr(I.o + 1, l), sizeof(T));
-        if (w.M->hb) synchronise<SPACE>(w, w.addr(I.o + 1, l), p, sizeof(T), I);
-        T old;
-        std::memcpy(&old, p, sizeof(T));
-        if (old == get<T>(w.r(I.o[4]), l)) {
-            T n = get<T>(w.r(I.o[5]), l);
-            std::memcpy(p, &n, sizeof(T));
-        }
-        set<T>(t.v, l, old);
-    }
-    w.M->epoch++;
-    store_rows<T>(w, I.o[0], t);
-    return NEXT;
-}
-// N registers side by side in global memory (red and atom with a vector), each halves or f32.
-template <class T, auto F, int N, bool RETURN> Result atomic_vector(Warp &w, const Ins &I) {
-    constexpr int d = RETURN ? N : 0;
-    Row t[N];
-    for (int l = 0; l < LANES; l++) {
-        if (!(w.m >> l & 1)) continue;
-        u8 *p = locate<GLOBAL, true>(w, I, w.addr(I.o + d, l), sizeof(T) * N);
-        for (int i = 0; i < N; i++, p += sizeof(T)) {
-            T old, n;
-            std::memcpy(&old, p, sizeof(T));
-            n = F(old, get<T>(w.r(I.o[d + 3 + i]), l));
-            std::memcpy(p, &n, sizeof(T));
-            t[i].v[l] = 0;
-            std::memcpy(&t[i].v[l], &old, sizeof(T));
-        }
-    }
-    w.M->epoch++;
-    if (RETURN)
-        for (int i = 0; i < N; i++) w.put(I.o[i], t[i]);
-    return NEXT;
-}
-// Halves: adds round to nearest; subnormals are kept (.noftz). The bits travel in an unsigned register.
-template <bool BF> float half_value(u32 x) { return BF ? bf2f(x & 0xffff) : h2f(x & 0xffff); }
-template <bool BF, int OP> u16 half_atomic(u16 a, u16 b) {
-    float x = half_value<BF>(a), y = half_value<BF>(b), r = x + y;
-    if (OP != 0) r = x != x ? y : y != y ? x : (OP == 1) == (x < y) ? x : y; // 1 min, 2 max
-    return (u16)(BF ? f2bf(r) : f2h(r));
-}
-template <bool BF, int OP> u32 half2_atomic(u32 a, u32 b) {
-    return half_atomic<BF, OP>((u16)a, (u16)b) | (u32)half_atomic<BF, OP>((u16)(a >> 16), (u16)(b >> 16)) << 16;
-}
-template <class T, auto F, int N> void vector_rows(const std::string &op, const std::string &type) {
-    std::string d = regs("d", N, true), s = regs("s", N, true);
-    for (const char *sem :
-         {"", ".relaxed.gpu", ".relaxed.cta", ".relaxed.cluster", ".relaxed.sys", ".release.gpu", ".acq_rel.gpu"}) {
-        std::string n = std::string(sem) + ".global." + op + ".v" + std::to_string(N) + type;
-        def("red" + n, "a " + s, atomic_vector<T, F, N, false>);
-        def("atom" + n, d + " a " + s, atomic_vector<T, F, N, true>);
-    }
-}
-template <bool BF, int OP> void half_vectors(const std::string &op) {
-    std::string t = BF ? ".bf16" : ".f16", n = op + ".noftz";
-    vector_rows<u16, half_atomic<BF, OP>, 2>(n, t);
-    vector_rows<u16, half_atomic<BF, OP>, 4>(n, t);
-    vector_rows<u16, half_atomic<BF, OP>, 8>(n, t);
-    vector_rows<u32, half2_atomic<BF, OP>, 2>(n, t + "x2");
-    vector_rows<u32, half2_atomic<BF, OP>, 4>(n, t + "x2");
-}
-template <class T, auto F, int SPACE> void atom(const std::string &space, const std::string &op, const std::string &type) {
-    const char *d = sizeof(T) == 8 ? "D" : "d";
-    const char *s = sizeof(T) == 8 ? " S" : " s";
-    for (const char *sem : {"", ".relaxed", ".acquire", ".release", ".acq_rel"})
-        for (const char *scope : {"", ".cta", ".cluster", ".gpu", ".sys"}) {
-            if (*sem && !*scope) continue;
-            std::string m = std::string(sem) + scope + space + "." + op + "." + type;
-            def("atom" + m, std::string(d) + " a" + s, atomic<T, F, true, SPACE>);
-            def("red" + m, std::string("a") + s, atomic<T, F, false, SPACE>);
-        }
-}
-template <int SPACE> void atoms(const std::string &sp) {
-    atom<u32, [](u32 a, u32 b) { return a + b; }, SPACE>(sp, "add", "u32");
-    atom<u32, [](u32 a, u32 b) { return a + b; }, SPACE>(sp, "add", "s32");
-    atom<u64, [](u64 a, u64 b) { return a + b; }, SPACE>(sp, "add", "u64");
-    atom<float, [](float a, float b) { return a + b; }, SPACE>(sp, "add", "f32");
-    atom<double, [](double a, double b) { return a + b; }, SPACE>(sp, "add", "f64");
-    atom<u32, [](u32 a, u32 b) { return (a > b) ? a : b; }, SPACE>(sp, "max", "u32");
-    atom<s32, [](s32 a, s32 b) { return (a > b) ? a : b; }, SPACE>(sp, "max", "s32");
-    atom<u32, [](u32 a, u32 b) { return (a < b) ? a : b; }, SPACE>(sp, "min", "u32");
-    atom<s32, [](s32 a, s32 b) { return (a < b) ? a : b; }, SPACE>(sp, "min", "s32");
-    atom<u32, [](u32 a, u32 b) { return a & b; }, SPACE>(sp, "and", "b32");
-    atom<u32, [](u32 a, u32 b) { return a | b; }, SPACE>(sp, "or", "b32");
-    atom<u32, [](u32 a, u32 b) { return a ^ b; }, SPACE>(sp, "xor", "b32");
-    atom<u32, [](u32, u32 b) { return b; }, SPACE>(sp, "exch", "b32");
-    atom<u64, [](u64, u64 b) { return b; }, SPACE>(sp, "exch", "b64");
-    atom<u32, [](u32 a, u32 b) { return a >= b ? 0u : a + 1; }, SPACE>(sp, "inc", "u32");
-    atom<u32, [](u32 a, u32 b) { return a == 0 || (a > b) ? b : a - 1; }, SPACE>(sp, "dec", "u32");
-    atom<u64, [](u64 a, u64 b) { return (a > b) ? a : b; }, SPACE>(sp, "max", "u64");
-    atom<s64, [](s64 a, s64 b) { return (a > b) ? a : b; }, SPACE>(sp, "max", "s64");
-    atom<u64, [](u64 a, u64 b) { return (a < b) ? a : b; }, SPACE>(sp, "min", "u64");
-    atom<s64, [](s64 a, s64 b) { return (a < b) ? a : b; }, SPACE>(sp, "min", "s64");
-    atom<u64, [](u64 a, u64 b) { return a & b; }, SPACE>(sp, "and", "b64");
-    atom<u64, [](u64 a, u64 b) { return a | b; }, SPACE>(sp, "or", "b64");
-    atom<u64, [](u64 a, u64 b) { return a ^ b; }, SPACE>(sp, "xor", "b64");
-    atom<u16, half_atomic<false, 0>, SPACE>(sp, "add.noftz", "f16");
-    atom<u16, half_atomic<true, 0>, SPACE>(sp, "add.noftz", "bf16");
-    atom<u32, half2_atomic<false, 0>, SPACE>(sp, "add.noftz", "f16x2");
-    atom<u32, half2_atomic<true, 0>, SPACE>(sp, "add.noftz", "bf16x2");
-    for (const char *sem : {"", ".relaxed.gpu", ".acquire.gpu", ".release.gpu", ".acq_rel.gpu", ".relaxed.cta", ".acquire.cta",
-                            ".release.cta", ".acq_rel.cta", ".relaxed.sys", ".acquire.sys", ".release.sys", ".acq_rel.sys"}) {
-        def("atom" + std::string(sem) + sp + ".cas.b16", "d a s s", cas<u16, SPACE>);
-        def("atom" + std::string(sem) + sp + ".cas.b32", "d a s s", cas<u32, SPACE>);
-        def("atom" + std::string(sem) + sp + ".cas.b64", "D a S S", cas<u64, SPACE>);
-    }
-}
 u8 *matrix_row(Warp &w, const Ins &I, const s32 *a, int lane, bool write) {
     u32 x = (u32)w.addr(a, lane);
     return write ? locate<SHARED, true>(w, I, x, 16) : locate<SHARED, false>(w, I, x, 16);
@@ -442,21 +305,10 @@ void define_memory() {
     for (const char *s : {".shared", ".shared::cta", ".shared::cluster"}) {
         types<SHARED>(std::string("ld") + s, std::string("st") + s);
         types<SHARED>(std::string("ld.volatile") + s, std::string("st.volatile") + s);
-        atoms<SHARED>(s);
     }
     types<GENERIC>("ld", "st");
     types<GLOBAL>("ld.local", "st.local"); // host addresses, see Machine::make_local
     types<PARAM>("ld.param", "");
-    atoms<GLOBAL>(".global");
-    atoms<GENERIC>("");
-    vector_rows<float, [](float a, float b) { return a + b; }, 2>("add", ".f32");
-    vector_rows<float, [](float a, float b) { return a + b; }, 4>("add", ".f32");
-    half_vectors<false, 0>("add");
-    half_vectors<true, 0>("add");
-    half_vectors<false, 1>("min");
-    half_vectors<true, 1>("min");
-    half_vectors<false, 2>("max");
-    half_vectors<true, 2>("max");
     matrices<1>("x1");
     matrices<2>("x2");
     matrices<4>("x4");

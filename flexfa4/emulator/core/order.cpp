@@ -71,7 +71,19 @@ void Order::check_exit(Cta &c) {
                     fmt("arrives on mbarrier 0x%x of CTA rank %u, which may have exited before: nothing in that CTA waits "
                         "for this arrival (PTX ISA, mapa: shared memory of a CTA that has exited)",
                         b.off - SMEM_BASE, c.rank));
+    check_registers(c);
     if (strict) check_pairs(c);
+}
+void Order::check_registers(Cta &c) {
+    for (size_t first = 0; first + 4 <= c.warps.size(); first += 4)
+        for (size_t i = first + 1; i < first + 4; i++) {
+            const WarpOrder &a = *c.warps[first]->order, &b = *c.warps[i]->order;
+            if (a.register_times.size() == b.register_times.size()) continue;
+            const Ins &more = a.register_times.size() > b.register_times.size() ? *a.register_ins : *b.register_ins;
+            shadow.report("registers", more, fmt("count %d", more.line),
+                          fmt("the warps of a warpgroup (%zu to %zu) execute setmaxnreg %zu and %zu times (PTX ISA, setmaxnreg)",
+                              first, first + 3, a.register_times.size(), b.register_times.size()));
+        }
 }
 // What a barrier was left with: nothing requires it to be otherwise, but every wait of a pipeline's tail shows here.
 void Order::check_pairs(Cta &c) {
@@ -117,6 +129,7 @@ void Order::acquire(WarpOrder &o, const View &from) {
     o.stores_synced = std::max(o.stores_synced, from.seen.at(o.tmem_store));
 }
 void Order::release(Warp &w, View &into, const Ins &I) {
+    if (idle) published(*w.order);
     View v = I.sem & SEM_RELAXED ? w.order->released : w.order->view;
     one_lane(w, v.seen);
     one_lane(w, v.fenced);
@@ -133,8 +146,14 @@ void Order::tick(Warp &w) {
     o.view.seen.raise(o.many, shadow.tick(o.many));
     o.view.seen.raise(o.one, shadow.tick(o.one));
 }
-void Order::warp_barrier(Warp &w) {
+void Order::warp_barrier(Warp &w, const Ins *I) {
     WarpOrder &o = *w.order;
+    if (idle && I)
+        idle->mark(*I,
+                   idle->news(o.many, shadow.now[o.many], o.synced) ||
+                       idle->news(o.tmem_load, o.view.seen.at(o.tmem_load), o.loads_synced) ||
+                       idle->news(o.tmem_store, o.view.seen.at(o.tmem_store), o.stores_synced),
+                   "the warp has touched no memory since its last barrier");
     o.synced = shadow.now[o.many];
     o.loads_synced = o.view.seen.at(o.tmem_load);
     o.stores_synced = o.view.seen.at(o.tmem_store);
@@ -150,9 +169,11 @@ void Order::bar_init(Warp &w, Cta *c, u32 off, const Ins &I) {
     if (!b.comp) b.comp = shadow.component(o.comps, fmt("a copy that completes on mbarrier 0x%x", off - SMEM_BASE), false);
     b.phases = b.first = shadow.now[b.comp];
     b.init_comp = w.order->init;
-    b.init_time = shadow.tick(w.order->init);
+    b.init_time = w.order->init_time = shadow.tick(w.order->init);
+    w.order->init_ins = &I;
     w.order->view.seen.raise(b.init_comp, b.init_time);
     b.init_line = I.line;
+    if (idle) idle->access(b.init_comp, b.init_time);
     b.off = off;
     b.now.clear();
     b.done.clear();
@@ -176,6 +197,10 @@ void Order::arrive(Warp &w, Cta *c, u32 off, const Ins &I) {
     BarOrder &b = bar(c, off);
     release(w, b.now, I);
     b.last = &I;
+    if (idle) {
+        idle->mark(I, false, "no thread waits for the phase that it helps to complete");
+        b.by.push_back(&I);
+    }
     if (w.cta == c) return;
     u32 comp = __builtin_popcount(w.m) == 1 ? w.order->one : w.order->many, time = shadow.now[comp];
     for (auto &r : b.remote)
@@ -190,6 +215,7 @@ void Order::signal(const Async &a, Cta *c, u32 off) {
     BarOrder &b = bar(c, off);
     b.now.join(a.order->view);
     b.last = a.ins;
+    if (idle) b.by.push_back(a.ins);
     if (!a.order->comp || a.order->comp == b.comp) {
         b.now.raise(b.comp, b.phases + 1);
         return;
@@ -206,6 +232,8 @@ void Order::flip(Cta *c, const MBar &m) {
     BarOrder &b = c->order->bars[(size_t)(&m - c->bars.data())];
     b.done = std::move(b.now);
     b.now.clear();
+    b.done_by = std::move(b.by);
+    b.by.clear();
     b.phases = shadow.tick(b.comp);
     b.done.raise(b.comp, b.phases);
 }
@@ -213,6 +241,7 @@ void Order::wait(Warp &w, Cta *c, u32 off, const Ins &I) {
     used(w.order->view, c, off, false, I);
     const View &v = bar(c, off).done;
     bar(c, off).waiter = &I;
+    if (idle) learn(w, I, v, bar(c, off).done_by, true);
     if (I.sem & SEM_RELAXED)
         w.order->observed.join(v);
     else
@@ -230,20 +259,77 @@ void Order::meet(Warp &w, Meeting &m, bool waits, const Ins &I) {
         m.here.push_back(&w);
     }
     m.last = &I;
+    if (idle) {
+        published(*w.order);
+        idle->mark(I, false, "no participant learns of an access from it");
+        m.by.push_back(&I);
+    }
+    if (strict && I.sem & SEM_RELAXED) check_inits(*w.order, I);
     m.now.join(I.sem & SEM_RELAXED ? w.order->released : w.order->view);
     warp_barrier(w);
 }
-void Order::met(Warp &w, const Meeting &m, u64 generation) { acquire(*w.order, m.done[generation & 7]); }
-void Order::proxy_fence(Warp &w) {
+// A relaxed arrival guarantees nothing of what came before it (PTX ISA, barrier.cluster): what it is to publish needs its fence.
+void Order::check_inits(const WarpOrder &o, const Ins &I) {
+    if (o.init_ins && o.released.seen.at(o.init) < o.init_time)
+        shadow.report("order", I, fmt("init %d %d", I.line, o.init_ins->line),
+                      fmt("a relaxed arrival after the mbarrier.init of line %d, with no fence.mbarrier_init between (PTX ISA, "
+                          "barrier.cluster; membar/fence: .mbarrier_init)",
+                          o.init_ins->line));
+}
+void Order::met(Warp &w, const Meeting &m, u64 generation) {
+    const View &v = m.done[generation & 7];
+    if (idle) learn(w, M.P->ins[(size_t)w.pc], v, m.done_by[generation & 7], false);
+    acquire(*w.order, v);
+}
+// A wait that is over. by: what arrived. awaited: that it waits is reason enough for the arrivals.
+void Order::learn(Warp &w, const Ins &I, const View &from, const std::vector<const Ins *> &by, bool awaited) {
     WarpOrder &o = *w.order;
+    bool adds = idle->news(from, o.view);
+    std::string since = o.learnt ? fmt(" since line %d", o.learnt->line) : "";
+    idle->mark(I, adds, by.empty() ? "nobody has used the mbarrier yet" : "the thread knows all that it proves" + since);
+    if (adds) o.learnt = &I;
+    if (adds || awaited)
+        for (const Ins *x : by) idle->mark(*x, true, "");
+}
+void Order::published(WarpOrder &o) {
+    if (o.init_fence) idle->mark(*o.init_fence, true, "");
+    o.init_fence = nullptr;
+}
+// PTX ISA, setmaxnreg: all warps of a warpgroup execute it, and meet before they execute another one.
+void Order::set_registers(Warp &w, const Ins &I) {
+    WarpOrder &o = *w.order;
+    size_t first = (size_t)w.id / 4 * 4, n = o.register_times.size();
+    for (size_t i = first; n && i < std::min(first + 4, w.cta->warps.size()); i++) {
+        const WarpOrder &x = *w.cta->warps[i]->order;
+        if (&x != &o && (x.register_times.size() < n || o.view.seen.at(x.many) < x.register_times[n - 1]))
+            shadow.report("registers", I, std::to_string(I.line),
+                          "the warps of the warpgroup have not met since their last setmaxnreg (PTX ISA, setmaxnreg)");
+    }
+    o.register_times.push_back(shadow.now[o.many]);
+    o.register_ins = &I;
+    tick(w);
+}
+void Order::proxy_fence(Warp &w, const Ins &I) {
+    WarpOrder &o = *w.order;
+    if (idle) {
+        std::string since = o.proxy_ins ? fmt(" since line %d", o.proxy_ins->line) : "";
+        idle->mark(I, idle->news(o.view.seen, o.view.fenced), "nothing was touched through the generic proxy" + since);
+        o.proxy_ins = &I;
+    }
     u32 before = o.view.fenced.at(o.many);
     o.view.fenced.join(o.view.seen);
     one_lane(w, o.view.fenced, before);
     tick(w);
 }
-void Order::init_fence(Warp &w) {
+void Order::init_fence(Warp &w, const Ins &I) {
     WarpOrder &o = *w.order;
     u32 t = shadow.now[o.init];
+    if (idle) {
+        bool first = o.init_ins && o.released.seen.at(o.init) < o.init_time;
+        if (o.init_fence) idle->mark(*o.init_fence, false, fmt("line %d follows before anything is published", I.line));
+        if (!first && !o.init_fence) idle->mark(I, false, "the thread has initialised no mbarrier since its last fence");
+        if (first || o.init_fence) o.init_fence = &I;
+    }
     o.released.raise(o.init, t);
     o.view.raise(o.init, t);
 }

@@ -8,6 +8,7 @@
 //     is the number of operations, which complete in order;
 //   - mbarrier.init of a warp, which fence.mbarrier_init publishes apart from everything else.
 #pragma once
+#include "idle.h"
 #include "machine.h"
 #include <unordered_map>
 #include <unordered_set>
@@ -119,13 +120,17 @@ struct BarOrder { // beside Cta::bars
     };
     std::vector<Arrival> remote, engine;          // the last arrival of each other CTA's warp; of each tcgen05 engine
     const Ins *last = nullptr, *waiter = nullptr; // the last instructions that arrived and that waited
+    std::vector<const Ins *> by, done_by;         // what arrived in the current phase, in the last completed one (Order::idle)
 };
 struct Meeting {                    // a barrier of a CTA or of a cluster
     std::vector<const Warp *> here; // warps that arrived, and did not wait, in this generation
     const Ins *last = nullptr;
-    View now, done[8]; // done by generation: a slow warp may leave after later generations completed
+    std::vector<const Ins *> by, done_by[8]; // who arrived (Order::idle)
+    View now, done[8];                       // done by generation: a slow warp may leave after later generations completed
     void complete(u64 generation) {
         done[generation & 7] = now;
+        done_by[generation & 7] = std::move(by);
+        by.clear();
         now.clear();
         here.clear();
     }
@@ -136,7 +141,13 @@ struct WarpOrder {
     u32 many = 0, one = 0, init = 0;                     // components
     u32 synced = 0, loads_synced = 0, stores_synced = 0; // `many`, `tmem_load`, `tmem_store` at the warp's last barrier
     u32 mma = 0, tmem_store = 0, tmem_load = 0, bulk_read = 0, bulk_write = 0, copies = 0, wgmma = 0, wgmma_time = 0;
-    const Ins *bulk_ins = nullptr;
+    const Ins *bulk_ins = nullptr, *init_ins = nullptr; // the last bulk store, the last mbarrier.init
+    u32 init_time = 0;
+    std::vector<u32> register_times; // `many` at each setmaxnreg
+    const Ins *register_ins = nullptr;
+    // For Order::idle: what taught something last; the last fences; an init fence that nothing was published after.
+    const Ins *learnt = nullptr, *proxy_ins = nullptr, *fence_ins = nullptr, *init_fence = nullptr;
+    u64 fence_before = 0;             // of the wgmma.fence before the last
     std::shared_ptr<AsyncOrder> copy; // shared by the lanes of one cp.async
     u64 copy_step = ~0ull;
     u64 fence_step = 0; // of the last wgmma.fence, 0: none yet
@@ -164,6 +175,7 @@ struct Order {
     Machine &M;
     Shadow shadow;
     bool strict; // also the rules that kernels known to be right break, see docs/emulator.md
+    std::unique_ptr<Idle> idle;
     Order(Machine &m, bool s) : M(m), shadow(m), strict(s) {}
 
     void start(Cluster &c);
@@ -179,9 +191,10 @@ struct Order {
     void meet(Warp &w, Meeting &m, bool waits, const Ins &I); // arrives
     void met(Warp &w, const Meeting &m, u64 generation);      // leaves
     void tick(Warp &w);                                       // after publishing
-    void warp_barrier(Warp &w);
-    void proxy_fence(Warp &w);
-    void init_fence(Warp &w);
+    void warp_barrier(Warp &w, const Ins *I = nullptr);
+    void proxy_fence(Warp &w, const Ins &I);
+    void init_fence(Warp &w, const Ins &I);
+    void set_registers(Warp &w, const Ins &I); // setmaxnreg
     void fence(Warp &w);
     void publish(Warp &w, const void *variable, const Ins &I); // before an atomic or releasing access
     void observe(Warp &w, const void *variable, const Ins &I); // after an atomic or acquiring one
@@ -217,7 +230,7 @@ struct Order {
 
     // ---- registers of wgmma and tcgen05.ld
     void registers(Warp &w, const Ins &I);
-    void wgmma_fence(Warp &w) { w.order->fence_step = w.steps; }
+    void wgmma_fence(Warp &w, const Ins &I);
 
   private:
     void start(Cta &c);
@@ -227,7 +240,11 @@ struct Order {
     void one_lane(Warp &w, Clock &c, u32 before = 0);
     void used(const View &v, Cta *c, u32 off, bool async, const Ins &I);
     void check_exit(Cta &c);
+    void check_inits(const WarpOrder &o, const Ins &I);
     void check_pairs(Cta &c);
+    void check_registers(Cta &c);
+    void learn(Warp &w, const Ins &I, const View &from, const std::vector<const Ins *> &by, bool awaited);
+    void published(WarpOrder &o);
     BarOrder &bar(Cta *c, u32 off) { return c->order->bars[(size_t)c->bar_index[off / 8]]; }
     u32 engine(Warp &w, u32 &comp, const char *what);
     Look look(Warp &w, Cta *c, const char *space, bool write, const Ins &I);

@@ -28,6 +28,7 @@ void Order::global(Warp &w, u64 address, u64 bytes, bool write, const Ins &I, bo
     shadow.global(address, address + bytes, L);
 }
 static void columns(Shadow &s, Cta *c, u32 lo, u32 hi, int first, int last, Look &L) {
+    if (s.M.hb->idle) s.M.hb->idle->access(comp(L.access), time(L.access));
     for (u32 i = lo; i < hi; i++) {
         L.at = i;
         for (int q = first; q < last; q++) s.touch(c->order->tmem[i * 4 + (u32)q], L, 15);
@@ -130,6 +131,7 @@ void Order::bulk_store(Warp &w, Async &a, u32 src, u32 bytes) {
     shadow.bytes(w.cta->order->smem, src, src + bytes, L);
 }
 void Order::bulk_done(Warp &w, const Async &a, bool reads_only) {
+    if (idle && w.order->view.seen.at(a.order->read_comp) < a.order->read_time) idle->mark(M.P->ins[(size_t)w.pc], true, "");
     w.order->view.raise(a.order->read_comp, a.order->read_time);
     if (!reads_only) engine_done(w, a);
 }
@@ -174,6 +176,7 @@ void Order::commit(Warp &w, Async &a) {
     mma(w, a);
     used(a.order->view, a.bar_cta, a.bar, true, *a.ins);
     bar(a.bar_cta, a.bar).last = a.ins;
+    if (idle) idle->mark(*a.ins, false, "no thread waits for the phase that it helps to complete");
 }
 void Order::wgmma(Warp &w, Async &a) {
     snapshot(w, a);

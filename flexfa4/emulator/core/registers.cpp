@@ -77,6 +77,16 @@ void watch_registers(Program &p) {
     }
 }
 
+void Order::wgmma_fence(Warp &w, const Ins &I) {
+    WarpOrder &o = *w.order;
+    if (idle) {
+        std::string since = o.fence_ins ? fmt(" since line %d", o.fence_ins->line) : "";
+        idle->mark(I, !o.fence_step, "no register of the wgmma that follow was touched" + since);
+        o.fence_before = o.fence_step;
+        o.fence_ins = &I;
+    }
+    o.fence_step = w.steps;
+}
 // Called before each instruction that names a watched register.
 void Order::registers(Warp &w, const Ins &I) {
     WarpOrder &o = *w.order;
@@ -92,6 +102,7 @@ void Order::registers(Warp &w, const Ins &I) {
                 shadow.report(
                     "order", I, "fence" + std::to_string(I.line),
                     fmt("uses registers that line %d touched, with no wgmma.fence since (PTX ISA, wgmma.fence)", r.by->line));
+            if (idle && r.step > o.fence_before && r.step <= o.fence_step) idle->mark(*o.fence_ins, true, "");
             if (r.flight > done && !write)
                 shadow.report("order", I, "wait" + std::to_string(r.user->line),
                               fmt("reads a fragment that line %d may still be using: wgmma.wait_group is needed (PTX ISA, "

@@ -97,6 +97,7 @@ void Machine::free_queue(int q) {
 }
 
 static void run_async(Machine &M, Async &a) {
+    M.writes++;
     const Async *outer = M.completing;
     M.completing = &a;
     a.run();
@@ -238,6 +239,18 @@ static bool other_group(Warp &w) { // the running group cannot go on: try anothe
         }
     return false;
 }
+bool Warp::spins(const Ins &I, const u32 *rows, int n) {
+    constexpr u64 TIGHT = 32; // instructions of a loop that does nothing but wait
+    u64 value = m;
+    for (int i = 0; i < n; i++)
+        for (int l = 0; l < LANES; l++)
+            if (m >> l & 1) value = (value ^ rows[i * LANES + l]) * 0x9e3779b97f4a7c15ull;
+    bool again = poll.ins == &I && poll.value == value && poll.writes == M->writes && steps - poll.steps <= TIGHT;
+    poll.sleeps = again && !timeout;
+    if (!poll.sleeps) timeout = false;
+    poll.ins = &I, poll.value = value, poll.steps = steps, poll.writes = M->writes;
+    return poll.sleeps;
+}
 Result Machine::step_many(Warp &w, int quantum) {
     const Ins *code = P->ins.data();
     u64 *count = trace ? trace->count_of(w) : counts.data();
@@ -245,8 +258,12 @@ Result Machine::step_many(Warp &w, int quantum) {
     for (; quantum > 0; quantum--) {
         if (!w.parked.empty()) pick_group(w);
         if (!w.act) {
-            w.done = true;
-            return NEXT;
+            w.done = w.parked.empty();
+            if (w.done) return NEXT;
+            w.act = w.parked.back().mask; // these lanes wait
+            w.pc = w.parked.back().pc;
+            w.parked.pop_back();
+            return BLOCKED;
         }
         const Ins &I = code[w.pc];
         u32 m = w.act;
@@ -521,7 +538,7 @@ void Machine::run() {
         size_t count = order.size(), start = style == 2 ? rng() % count : turn;
         for (size_t i = 0; i < count; i++) {
             Warp *x = order[(start + i) % count];
-            if (x->done || (x->blocked && x->epoch == epoch)) continue;
+            if (x->done || (x->blocked && x->epoch == epoch && !(x->poll.sleeps && x->poll.writes != writes))) continue;
             if (!w || (style == 3 && x->priority > w->priority)) {
                 w = x;
                 turn = (start + i + 1) % count;
@@ -532,7 +549,8 @@ void Machine::run() {
             stale = 0;
             if (complete_one()) continue;
             if (!w) {
-                if (progress == last && ++timeouts > 3)
+                bool polling = std::any_of(order.begin(), order.end(), [](Warp *x) { return !x->done && x->poll.sleeps; });
+                if (progress == last && ++timeouts > (polling ? 10000 : 3)) // a loop may count before it gives up
                     throw EmuError("deadlock", deadlock_report("deadlock: no warp can go on and nothing is in flight"));
                 if (progress != last) timeouts = 0;
                 last = progress;
@@ -548,7 +566,7 @@ void Machine::run() {
         if (style == 3 && rng() % 64 == 0) w->priority = (u32)rng();
         u64 before = progress;
         w->epoch = epoch;
-        w->blocked = false;
+        w->blocked = w->poll.sleeps = false;
         if (trace) trace->current = w;
         u64 step = total, steps = w->steps;
         if (step_many(*w, quantum) == BLOCKED) w->blocked = true;

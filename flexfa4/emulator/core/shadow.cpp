@@ -42,7 +42,9 @@ bool Shadow::ordered(u64 x, Look &L) {
     u32 c = comp(x);
     if (c == L.own) return true;
     bool raced = L.view->seen.at(c) < time(x);
-    bool unfenced = !raced && L.async && (x & WRITE) && sources[c].generic && L.view->fenced.at(c) < time(x);
+    // A read needs the fence by the letter (proxy-preserved base causality order); kernels known to be right leave it out.
+    bool crosses = L.async && sources[c].generic && (x & WRITE || M.hb->strict);
+    bool unfenced = !raced && crosses && L.view->fenced.at(c) < time(x);
     if (!raced && L.tensor) check_tensor_fence(x, L);
     if (!raced && !unfenced) return true;
     const Ins &other = M.P->ins[ins(x)];
@@ -60,7 +62,7 @@ bool Shadow::ordered(u64 x, Look &L) {
     else
         report("proxy", *L.ins, pair,
                who + verb + " " + where + " through the asynchronous proxy" + rest +
-                   " through the generic one, with no fence.proxy.async between (PTX ISA, Async proxy)");
+                   " through the generic one, with no fence.proxy.async between (PTX ISA, Async proxy; Causality order)");
     return false;
 }
 // Tensor memory that passes from one thread to another needs a fence on both sides of what orders them; tcgen05.commit is one.
@@ -131,12 +133,14 @@ static u64 words_of(u64 lo, u64 hi) { // of the 16-byte granule that holds lo, a
     return (15ull >> (4 - (last + 3) / 4)) & (15ull << first / 4);
 }
 void Shadow::bytes(std::vector<Granule> &memory, u32 lo, u32 hi, Look &L) {
+    if (M.hb->idle) M.hb->idle->access(comp(L.access), time(L.access));
     for (u32 a = lo; a < hi; a = (a & ~15u) + 16) {
         L.at = a;
         touch(memory[(a - SMEM_BASE) / 16], L, words_of(a, hi));
     }
 }
 void Shadow::global(u64 lo, u64 hi, Look &L) {
+    if (M.hb->idle) M.hb->idle->access(comp(L.access), time(L.access));
     u64 number = ~0ull;
     std::vector<Granule> *page = nullptr;
     for (u64 a = lo; a < hi; a = (a & ~15ull) + 16) {

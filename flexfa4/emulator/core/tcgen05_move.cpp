@@ -29,41 +29,41 @@ u32 half_of(Warp &w, const Ins &I, u32 taddr) {
 }
 // Calls f(register, lane, tensor word) for all words; PACKED: with the word's upper neighbour, each holding 16 bits of a
 // register.
-template <Shape S, int N, bool PACKED, class F> void each(u32 *tmem, u32 lane0, u32 col, u32 split, F f) {
-    for (int r = 0; r < N; r++)
+template <Shape S, bool PACKED, class F> void each(int n, u32 *tmem, u32 lane0, u32 col, u32 split, F f) {
+    for (int r = 0; r < n; r++)
         for (int l = 0; l < LANES; l++) {
             At at = place<S>(l, r, split);
             u32 *word = tmem + (col + at.col * (PACKED ? 2 : 1)) * TMEM_LANES + lane0 + at.row;
             f(r, l, word);
         }
 }
-template <Shape S, int REPS> constexpr int N_OF = registers_of(S) * REPS;
-template <Shape S, int REPS, bool PACKED> u32 width(u32 split) {
-    u32 one = S == S32X2 ? split + REPS : (u32)(columns_of(S) * REPS);
+// The number of a table row is its repetitions.
+template <Shape S, bool PACKED> u32 width(const Ins &I, u32 split) {
+    u32 one = S == S32X2 ? split + (u32)I.aux : (u32)(columns_of(S) * I.aux);
     return PACKED ? 2 * one : one;
 }
-template <Shape S, int REPS, bool PACKED> Result load(Warp &w, const Ins &I) {
-    constexpr int N = N_OF<S, REPS>;
-    u32 t = taddr_of(w, I, I.o + N), lane = half_of(w, I, t), col = column(t), split = S == S32X2 ? (u32)I.o[N + 3] : 0;
-    touch_columns(w, I, col, col + width<S, REPS, PACKED>(split), false);
-    Row out[N];
-    each<S, N, PACKED>(w.cta->tmem.data(), lane, col, split, [&](int r, int l, u32 *word) {
+template <Shape S, bool PACKED> Result load(Warp &w, const Ins &I) {
+    int n = registers_of(S) * I.aux;
+    u32 t = taddr_of(w, I, I.o + n), lane = half_of(w, I, t), col = column(t), split = S == S32X2 ? (u32)I.o[n + 3] : 0;
+    touch_columns(w, I, col, col + width<S, PACKED>(I, split), false);
+    Row out[128];
+    each<S, PACKED>(n, w.cta->tmem.data(), lane, col, split, [&](int r, int l, u32 *word) {
         out[r].v[l] = PACKED ? (word[0] & 0xffff) | word[TMEM_LANES] << 16 : word[0];
     });
-    for (int r = 0; r < N; r++) std::memcpy(w.R + I.o[r], out[r].v, ROW);
+    for (int r = 0; r < n; r++) std::memcpy(w.R + I.o[r], out[r].v, ROW);
     return NEXT;
 }
 // Like the 32x32b form, a store may land any time before tcgen05.wait::st: its words hold NaN until then.
-template <Shape S, int REPS, bool PACKED> Result store(Warp &w, const Ins &I) {
-    constexpr int N = N_OF<S, REPS>;
+template <Shape S, bool PACKED> Result store(Warp &w, const Ins &I) {
+    int n = registers_of(S) * I.aux;
     u32 t = taddr_of(w, I, I.o), lane = half_of(w, I, t), col = column(t), split = S == S32X2 ? (u32)I.o[3] : 0;
     const s32 *from = I.o + (S == S32X2 ? 4 : 3);
-    touch_columns(w, I, col, col + width<S, REPS, PACKED>(split), true);
+    touch_columns(w, I, col, col + width<S, PACKED>(I, split), true);
     u32 *tmem = w.cta->tmem.data();
-    auto data = std::make_shared<std::vector<Row>>((size_t)N);
-    for (int r = 0; r < N; r++) std::memcpy((*data)[(size_t)r].v, w.R + from[r], ROW);
+    auto data = std::make_shared<std::vector<Row>>((size_t)n);
+    for (int r = 0; r < n; r++) std::memcpy((*data)[(size_t)r].v, w.R + from[r], ROW);
     auto write = [=](bool poison) {
-        each<S, N, PACKED>(tmem, lane, col, split, [&](int r, int l, u32 *word) {
+        each<S, PACKED>(n, tmem, lane, col, split, [&](int r, int l, u32 *word) {
             u32 v = (*data)[(size_t)r].v[l];
             word[0] = poison ? 0x7fffffffu : PACKED ? v & 0xffff : v;
             if (PACKED) word[TMEM_LANES] = poison ? 0x7fffffffu : v >> 16;
@@ -77,16 +77,15 @@ template <Shape S, int REPS, bool PACKED> Result store(Warp &w, const Ins &I) {
     w.tmem_stores.push_back(w.M->issue(a));
     return NEXT;
 }
-template <Shape S, int REPS> void moves(const std::string &shape) {
-    constexpr int N = N_OF<S, REPS>;
-    if constexpr (N <= 128) {
-        std::string n = shape + ".x" + std::to_string(REPS), split = S == S32X2 ? " i" : "";
-        std::string d = "{" + std::string((size_t)N, 'd') + "}", s = "{" + std::string((size_t)N, 's') + "}";
-        def("tcgen05.ld.sync.aligned." + n + ".b32", d + " a" + split, load<S, REPS, false>, true);
-        def("tcgen05.ld.sync.aligned." + n + ".pack::16b.b32", d + " a" + split, load<S, REPS, true>, true);
-        def("tcgen05.st.sync.aligned." + n + ".b32", "a" + split + " " + s, store<S, REPS, false>, true);
-        def("tcgen05.st.sync.aligned." + n + ".unpack::16b.b32", "a" + split + " " + s, store<S, REPS, true>, true);
-        moves<S, 2 * REPS>(shape);
+template <Shape S> void moves(const std::string &shape) {
+    for (int reps = 1; registers_of(S) * reps <= 128; reps *= 2) {
+        size_t count = (size_t)(registers_of(S) * reps);
+        std::string n = shape + ".x" + std::to_string(reps), split = S == S32X2 ? " i" : "";
+        std::string d = "{" + std::string(count, 'd') + "}", s = "{" + std::string(count, 's') + "}";
+        def("tcgen05.ld.sync.aligned." + n + ".b32", d + " a" + split, load<S, false>, true, reps);
+        def("tcgen05.ld.sync.aligned." + n + ".pack::16b.b32", d + " a" + split, load<S, true>, true, reps);
+        def("tcgen05.st.sync.aligned." + n + ".b32", "a" + split + " " + s, store<S, false>, true, reps);
+        def("tcgen05.st.sync.aligned." + n + ".unpack::16b.b32", "a" + split + " " + s, store<S, true>, true, reps);
     }
 }
 
@@ -154,10 +153,10 @@ template <int GROUP> void copies() {
 } // namespace
 
 void define_tcgen05_moves() {
-    moves<S64, 1>("16x64b");
-    moves<S128, 1>("16x128b");
-    moves<S256, 1>("16x256b");
-    moves<S32X2, 1>("16x32bx2");
+    moves<S64>("16x64b");
+    moves<S128>("16x128b");
+    moves<S256>("16x256b");
+    moves<S32X2>("16x32bx2");
     copies<1>();
     copies<2>();
 }

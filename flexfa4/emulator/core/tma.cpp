@@ -327,6 +327,7 @@ Result commit(Warp &w, const Ins &) {
     return NEXT;
 }
 Result wait_group(Warp &w, const Ins &I) {
+    if (w.M->hb && w.M->hb->idle) w.M->hb->idle->mark(I, false, "nothing is left to wait for");
     for (int l = 0; l < LANES; l++)
         if (w.m >> l & 1)
             while (w.bulk[l].groups.size() > (size_t)I.o[0]) {

@@ -1,6 +1,19 @@
 // Instructions that exchange data between the lanes of a warp.
 #include "lanes.h"
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
+u32 pack_mask(const u32 *t) {
+    u32 m = 0;
+#if defined(__AVX512F__)
+    __m512i a = _mm512_loadu_si512(t), b = _mm512_loadu_si512(t + 16);
+    m = _mm512_test_epi32_mask(a, a) | (u32)_mm512_test_epi32_mask(b, b) << 16;
+#else
+    for (int l = 0; l < LANES; l++) m |= (u32)(t[l] != 0) << l;
+#endif
+    return m;
+}
 namespace {
 bool members(Warp &w, s32 off) { return w.converged(w.r(off)[w.leader()]); }
 

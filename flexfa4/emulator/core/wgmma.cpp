@@ -113,8 +113,8 @@ template <Elem E, Elem EB, bool A_REGS, Acc D> Result mma(Warp &w, const Ins &I)
     queue(w, I, x, A_REGS ? nullptr : &oa, ob, N);
     return NEXT;
 }
-Result fence(Warp &w, const Ins &) {
-    if (w.M->hb) w.M->hb->wgmma_fence(w);
+Result fence(Warp &w, const Ins &I) {
+    if (w.M->hb) w.M->hb->wgmma_fence(w, I);
     return NEXT;
 }
 Result commit(Warp &w, const Ins &) {
