@@ -58,6 +58,38 @@ def test_gallery(example, seq_len):
         check(q, k, v, block_mask=create_block_mask(mask_mod, 2, 4, example.q_len, example.kv_len, device="cuda"), **made)
 
 
+def packed(lengths: list[int], order=None) -> torch.Tensor:
+    names = torch.arange(len(lengths)) if order is None else torch.tensor(order)
+    return torch.repeat_interleave(names, torch.tensor(lengths)).cuda()
+
+
+@pytest.mark.parametrize("order", [None, [3, 3, 1, 0, 2, 7, 1]], ids=["each once", "labels that come back"])
+@pytest.mark.parametrize("heads", [(4, 4), (4, 1)])
+def test_documents_begin_anywhere(heads, order):
+    ids = packed([1, 128, 129, 517, 3, 300, 122], order)
+    mods_of_mask = {
+        "whole": lambda b, h, q, kv: ids[q] == ids[kv],
+        "causal": lambda b, h, q, kv: (ids[q] == ids[kv]) & (q >= kv),
+        "window": lambda b, h, q, kv: (ids[q] == ids[kv]) & (q >= kv) & (q - kv < 100),
+    }
+    tensors = inputs(1200, 1200, *heads)
+    for mask_mod in mods_of_mask.values():
+        mask = create_block_mask(mask_mod, None, None, 1200, 1200, device="cuda")
+        check(*tensors, block_mask=mask)
+        check(*tensors, mask_mod=mask_mod, score_mod=mods.alibi_bias(mods.alibi_slopes(4, device="cuda")))
+
+
+def test_gradients_of_documents():
+    ids = packed([100, 37, 163])
+    q, k, v = (t.requires_grad_() for t in inputs(300, 300, dims=(64, 64)))
+    mask = create_block_mask(lambda b, h, q, kv: (ids[q] == ids[kv]) & (q >= kv), None, None, 300, 300, device="cuda")
+    flex_attention(q, k, v, block_mask=mask, enable_gqa=True).float().square().sum().backward()
+    wide = [t.detach().double().requires_grad_() for t in (q, k, v)]
+    reference.attention(*wide, mask_mod=mask.mask_mod)[0].square().sum().backward()
+    for mine, want in zip((q, k, v), wide):
+        assert (mine.grad.double() - want.grad).abs().max() <= 2.0**-6 * want.grad.abs().max()
+
+
 def test_rows_without_keys():
     q, k, v = inputs()
     out, lse = flex_attention(q, k, v, mask_mod=lambda b, h, i, j: i < j - 150, enable_gqa=True, return_lse=True)
