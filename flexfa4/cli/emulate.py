@@ -10,7 +10,9 @@ import torch
 
 from .. import emulator, mods, reference
 from ..errors import UnsupportedError
+from ..schedule import make_schedule
 from ..sparsity import create_block_mask
+from ..sparsity.work_spans import WorkSpans
 from ..trace import bind
 from .inspect import tiles
 from .target import TargetError
@@ -40,7 +42,7 @@ def _run(options: Namespace, example, made: dict) -> str:
     arch = ARCHS[options.arch]
     emulator.prepare(arch)  # before the compiler is imported
     from ..runtime import engine, kernels
-    from ..runtime.lists import NO_MASK, make_lists
+    from ..runtime.lists import NO_MASK, heads_of, make_lists, work_of
 
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(1, heads, length, HEAD_DIM, generator=generator).bfloat16() for heads, length in (
@@ -53,7 +55,11 @@ def _run(options: Namespace, example, made: dict) -> str:
     lists, parts = NO_MASK, []
     if made.get("mask") is not None:
         mask = create_block_mask(made["mask"], 1, HEADS, example.q_len, example.kv_len)
-        lists = make_lists(mask.spans(choice.plan.q_tile, choice.plan.tiles.kv_tile), None)
+        made_of = mask.work_spans if choice.plan.places_work else mask.spans
+        spans, schedule = made_of(choice.plan.q_tile, choice.plan.tiles.kv_tile), None
+        if isinstance(spans, WorkSpans):
+            schedule = make_schedule(work_of(spans, heads_of(choice.plan, query, key)), workers=1, split=False)
+        lists = make_lists(spans, schedule)
         parts.append(tiles(mask))
     want, want_lse = reference.attention(query, key, value, made.get("score"), made.get("mask"), scale, made.get("out"))
     with emulator.device(arch, seed=options.seed, completion=options.completion, races=True, trace=True) as device:

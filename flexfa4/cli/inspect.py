@@ -19,6 +19,7 @@ from ..plan.hoist import hoist
 from ..schedule import CostModel, Work, lower_bound, make_schedule, makespan, natural_order, section_kv_heads
 from ..sparsity import BlockMask, Kind, Spans, create_block_mask
 from ..sparsity.draw import picture as tile_map
+from ..sparsity.work_spans import INSIDE, WorkSpans
 from ..trace import trace
 from . import target, words
 
@@ -86,15 +87,32 @@ def tiles(mask: BlockMask) -> str:
     return (
         f"{q_len:,} queries x {kv_len:,} keys in tiles of {TILE} x {TILE}, as scheduled below: {shares}; "
         f"{len(spans.runs):,} spans, {spans.nbytes:,} bytes\n"
+        f"{_documents(mask)}"
         f"map in tiles of its own, {2 * size} queries x {size} keys each (# full, + partial, . empty):\n\n{drawn}"
     )
 
 
+def _documents(mask: BlockMask) -> str:
+    """Of a mask of documents: where the work tiles of the kernel that takes them begin, and what they are; else nothing."""
+    spans = mask.work_spans(TILE, TILE)
+    if isinstance(spans, Spans):
+        return ""
+    counts = spans.counts()
+    begin = "where documents do" if spans.by_document else "on the grid: documents that begin anywhere would make no fewer"
+    return (
+        f"labels are compared, and sm90's work tiles may begin anywhere: {spans.present.sum():,} of {TILE} rows at most, "
+        f"{begin}; {counts[Kind.FULL]:,} full tiles of {TILE} keys, {counts[Kind.PARTIAL]:,} partial, "
+        f"{counts[INSIDE]:,} partial in which labels need no look\n"
+    )
+
+
 def _schedule(mask: BlockMask) -> str:
-    spans, lines = mask.spans(TILE, TILE), []
-    work = Work(spans.row_ptr.cpu().numpy(), spans.runs.cpu().numpy(), 1, 1, 1)
-    costs = work.costs(CostModel())
+    lines = []
     for arch, workers in WORKERS.items():
+        spans = mask.work_spans(TILE, TILE) if arch == "sm90" else mask.spans(TILE, TILE)
+        present = spans.present if isinstance(spans, WorkSpans) else None
+        work = Work(spans.row_ptr.cpu().numpy(), spans.runs.cpu().numpy(), 1, 1, 1, present=present)
+        costs = work.costs(CostModel())
         bound = least(costs, workers, CostModel())
         made = make_schedule(work, workers, section_kv_heads(mask.shape[3], 128, 128, itemsize=2))
         lines.append(

@@ -59,6 +59,11 @@ def any_number(*positions):
     return positions[2] >= positions[3]
 
 number = 7
+
+LABELS = torch.repeat_interleave(torch.arange(3), torch.tensor([300, 200, 500]))
+
+def packed(b, h, q, kv):
+    return (LABELS[q] == LABELS[kv]) & (kv <= q)
 """
 
 
@@ -93,6 +98,14 @@ def test_mask(inspect, file):
     assert "sm100, 148 SMs, one head: " in text and "unit: the time of one full tile" in text
     # a work tile of two partial tiles: 2.0 + 2 * 1.2; split pieces would each take 2.0 + 0.5 + 1.0 and more
     assert "the last ends at 4.4 (in natural order at 4.4, no schedule is under 3.5)" in text
+
+
+def test_documents(inspect):
+    _, text, _ = inspect("packed", "--q-len", "1000")
+    # 3 + 2 + 4 query tiles of documents of 300, 200 and 500; 1 + 2 + 3, 1 + 2 and 1 + 2 + 3 + 4 tiles, a diagonal one each
+    assert "9 of 128 rows at most, where documents do; 10 full tiles of 128 keys, 0 partial, 9 partial in which labels" in text
+    _, text, _ = inspect("causal", "--q-len", "1000")
+    assert "labels" not in text
 
 
 def test_text_map(inspect):
@@ -136,7 +149,7 @@ def test_picture(inspect, tmp_path, name):
         ("window", "If it is a factory that returns a mod, write the call: FILE.py:window(width=...)"),
         ("four", "four returns a function: it is a factory"),
         ("missing", "name 'missing' is not defined"),
-        ("missing", "it defines Banded, Bucketed, any_number, branch, broken, causal, distance, four, gate, per_row, window"),
+        ("missing", "it defines Banded, Bucketed, any_number, branch, broken, causal, distance, four, gate, packed, per_row, window"),
         ("Bucketed", "Bucketed takes (heads)"),
         ("any_number", "any_number takes (*positions)"),
         ("any_number", "say which it is: --kind mask, score or out"),
