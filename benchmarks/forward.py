@@ -35,7 +35,8 @@ TOLERANCE = 0.02
 
 @dataclass(frozen=True)
 class Case:
-    """One call. mod: a key of `forward_rivals.MODS`. Flops counted are those of the pairs that the mask keeps."""
+    """One call. mod: a key of `forward_rivals.MODS`. queries: their number where it is not that of the keys, `length`; such cases
+    have no mask. Flops counted are those of the pairs that the mask keeps."""
 
     name: str
     batch: int
@@ -45,16 +46,18 @@ class Case:
     dim: int
     dim_v: int
     mod: str
+    queries: int | None = None
 
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k, v as [B, H, S, D], contiguous as [B, S, H, D], which is what a projection leaves and every rival takes."""
         g = torch.Generator(device="cuda").manual_seed(0)
 
-        def make(heads, dim):
-            t = torch.randn(self.batch, self.length, heads, dim, generator=g, device="cuda", dtype=torch.bfloat16)
+        def make(heads, length, dim):
+            t = torch.randn(self.batch, length, heads, dim, generator=g, device="cuda", dtype=torch.bfloat16)
             return t.transpose(1, 2)
 
-        return make(self.heads, self.dim), make(self.kv_heads, self.dim), make(self.kv_heads, self.dim_v)
+        q = make(self.heads, self.queries or self.length, self.dim)
+        return q, make(self.kv_heads, self.length, self.dim), make(self.kv_heads, self.length, self.dim_v)
 
 
 def cases() -> list[Case]:
@@ -67,7 +70,13 @@ def cases() -> list[Case]:
     found = [Case(_name(s, mod), *s, mod) for s in shapes for mod in ("plain", "causal")]
     long = (2, 16, 16, 16384, 128, 128)
     mods = ("window1024", "document", "prefix2048", "alibi_causal", "softcap_causal", "relbias_causal")
-    return found + [Case(_name(long, mod), *long, mod) for mod in mods]
+    found += [Case(_name(long, mod), *long, mod) for mod in mods]
+    grouped = (2, 32, 4, 16384, 128, 128)
+    found += [Case(_name(grouped, "window1024"), *grouped, "window1024")]
+    # Decoding: few queries of every sequence, many keys; bound by reading them.
+    few = [(1, (1, 64, 8, 131072, 128, 128)), (1, (8, 32, 8, 32768, 128, 128)), (1, (64, 32, 8, 4096, 128, 128)),
+           (1, (8, 24, 8, 32768, 128, 128)), (16, (8, 32, 4, 8192, 128, 128)), (128, (8, 32, 4, 8192, 128, 128))]
+    return found + [Case(f"{queries} queries, {_name(shape, 'plain')}", *shape, "plain", queries) for queries, shape in few]
 
 
 def _name(shape: tuple, mod: str) -> str:
@@ -81,7 +90,7 @@ def kept_pairs(case: Case) -> float:
     s = case.length
     mask = MODS[case.mod](case).mask_mod
     if mask is None:
-        return float(s) * s
+        return float(case.queries or s) * s
     if case.mod.endswith("causal"):
         return s * (s + 1) / 2
     q, total, zero = torch.arange(s, device="cuda")[:, None], 0, torch.zeros((), dtype=torch.long, device="cuda")

@@ -66,7 +66,7 @@ def variant(case: Case, changes: dict):
         schedule = make_schedule(lists.work_of(spans, heads), lists.workers_of(device), section, split=False)
         held = lists.make_lists(spans, schedule if changes.get("order", True) else None, device)
     items = kernels.work_items(plan, q, k, held)
-    crew = kernels.crew_of(device, items)
+    crew = kernels.crew_of(plan, device, items)
     if changes.get("workers") == "items":
         crew = kernels.Crew(items)
     elif not changes.get("counter", True):

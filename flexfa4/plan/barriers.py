@@ -24,7 +24,8 @@ class Role(Enum):
 
 
 class Signal(Enum):
-    """How an arrival is made: by the byte count of TMA, by a commit of the tensor core, or by threads (one for each warp)."""
+    """How an arrival is made: by the byte count of TMA (or of an answer of cluster launch control), by a commit of the tensor
+    core, or by threads (one for each warp)."""
 
     TMA = "tma"
     COMMIT = "commit"
@@ -76,7 +77,7 @@ def show_table(barriers: Iterable[Barrier]) -> str:
 
 
 def sm100_forward_barriers(
-    q_tiles: int, kv_stages: int, early_p: bool, out_over_q: bool, dynamic: bool
+    q_tiles: int, kv_stages: int, early_p: bool, out_over_q: bool, scheduler: str
 ) -> tuple[Barrier, ...]:
     """FlashAttention-4's forward pipeline. P takes the place of S in tensor memory; that S may be overwritten by the next
     product follows from p_ready: the same thread issues both products, and they complete in order."""
@@ -130,20 +131,15 @@ def sm100_forward_barriers(
     ]
     if early_p:
         table.insert(6, Barrier("p_full", (softmax,), (mma,), Signal.WARPS, group, q_tiles, "the rest of P is in tensor memory"))
-    if dynamic:
-        readers = (load, mma, softmax, correction, store)
-        warps = 3 + group * (1 + q_tiles)
+    if scheduler != "static":
+        asked = scheduler == "clc"
+        # Who asks the hardware reads its answer too.
+        readers = (load, mma, softmax, correction, store, *((Role.SCHEDULER,) if asked else ()))
+        warps = 3 + group * (1 + q_tiles) + asked
         table += [
-            Barrier(
-                "work_full",
-                (Role.SCHEDULER,),
-                readers,
-                Signal.WARPS,
-                1,
-                2,
-                "the next work tile's coordinates are in shared memory",
-            ),
-            Barrier("work_empty", readers, (Role.SCHEDULER,), Signal.WARPS, warps, 2, "every role has read the coordinates"),
+            Barrier("work_full", (Role.SCHEDULER,), readers, Signal.TMA if asked else Signal.WARPS, 1, 1,
+                    "the index of the next work item is in shared memory"),
+            Barrier("work_empty", readers, (Role.SCHEDULER,), Signal.WARPS, warps, 1, "every role has read the index"),
         ]
     return tuple(table)
 

@@ -36,8 +36,9 @@ class Sm100Forward:
 
     kv_stages: stages of the ring that K and V tiles share. early_p: columns of P after which the product with V starts (0: all).
     software_exp: of 16 exponentials, how many go to the polynomial of `exp_degree` on the FMA units. rescale_tau: how far the row
-    maximum may move (in log2) before O is rescaled. scheduler: "static" (each CTA walks its own list), "counter" (an atomic), or
-    "clc" (cluster launch control). registers: (softmax, correction, the other warps).
+    maximum may move (in log2) before O is rescaled. scheduler: "static" (each CTA walks its own list), "counter" (CTAs draw from
+    one in memory), or "clc" (cluster launch control: launched with a CTA a work item). registers: (softmax, correction, the other
+    warps).
     """
 
     head_dim: int
@@ -103,7 +104,7 @@ class Sm100Forward:
     @cached_property
     def barriers(self) -> tuple[Barrier, ...]:
         return sm100_forward_barriers(
-            self.q_tiles, self.kv_stages, self.early_p > 0, self.out_over_q, self.scheduler != "static"
+            self.q_tiles, self.kv_stages, self.early_p > 0, self.out_over_q, self.scheduler
         )
 
     @property

@@ -83,9 +83,12 @@ class Crew:
     argument: Callable = _itself
 
 
-def crew_of(device: torch.device, items: int) -> Crew:
-    """As many CTAs as run at once, drawing from the counter of the current stream."""
-    return Crew(min(items, workers_of(device)), _counter(device))
+def crew_of(plan: Plan, device: torch.device, items: int) -> Crew:
+    """As many CTAs as run at once, drawing from the counter of the current stream, unless the plan says otherwise."""
+    scheduler = plan.tiles.scheduler if plan.arch == "sm100" else "counter"
+    if scheduler == "clc":
+        return Crew(items)
+    return Crew(min(items, workers_of(device)), _counter(device) if scheduler == "counter" else None)
 
 
 _counters: dict[tuple, Tensor] = {}
@@ -116,7 +119,7 @@ def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequenc
     has. crew: default `crew_of` the query's device."""
     query, key, value = tensors
     query, key, value = aligned(query), aligned(key), aligned(value)
-    crew = crew or crew_of(query.device, work_items(plan, query, key, lists))
+    crew = crew or crew_of(plan, query.device, work_items(plan, query, key, lists))
     argument = crew.argument
     captures, slots = _values(bounds, query.device)
     signature, function = _function(plan, lists, crew, captures)

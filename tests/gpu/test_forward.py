@@ -187,3 +187,23 @@ def test_few_long_rows_are_split_over_keys():
     check(q, k, v, mask_mod=mods.causal_bottom_right(1, 20000))
     q, k, v = inputs(300, 9000, heads=2, kv_heads=1, batch=1)
     check(q, k, v, mask_mod=mods.causal_bottom_right(300, 9000), score_mod=mods.tanh_softcap(20.0))
+
+
+@pytest.mark.parametrize("group", [2, 3, 4, 8, 16])
+@pytest.mark.parametrize("q_len", [1, 17, 64, 130])
+def test_heads_that_share_query_tiles(group, q_len):
+    gate = torch.linspace(0.5, 1.5, 2 * group, device="cuda")
+    slopes = mods.alibi_slopes(2 * group, device="cuda")
+    q, k, v = inputs(q_len, 700, heads=2 * group, kv_heads=2)
+    check(q, k, v)
+    check(q, k, v, mask_mod=mods.causal_bottom_right(q_len, 700))
+    check(q, k, v, mask_mod=mods.sliding_window(90), score_mod=mods.alibi_bias(slopes))
+    check(q, k, v, out_mod=lambda out, lse, b, h, i: out * gate[h])
+
+
+def test_long_rows_of_heads_that_share_query_tiles():
+    q, k, v = inputs(2000, 2000, heads=8, kv_heads=1)
+    check(q, k, v, mask_mod=mods.sliding_window(300))
+    check(q, k, v, mask_mod=lambda b, h, i, j: i >= j + h)
+    q, k, v = inputs(1, 50000, heads=6, kv_heads=1, batch=1)
+    check(q, k, v)

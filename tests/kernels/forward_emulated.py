@@ -5,7 +5,7 @@ Prints one JSON list, a row for each run: what it was, the largest errors, and t
 import json
 import sys
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable
 
@@ -36,7 +36,8 @@ COMPLETIONS = ("immediate", "random", "late")
 class Case:
     """One call. lengths: (q, kv); heads: (query, key). ordered: with a work list in the schedule's order; workers: CTAs, None
     for one a work item. split_over: rows are split over KV for this many workers. pack: what the plan is to say, None for
-    anything. by_document: work tiles begin with documents, where the kernel takes such."""
+    anything. by_document: work tiles begin with documents, where the kernel takes such. scheduler: of Blackwell; Hopper's CTAs
+    draw their work in every run but the first."""
 
     name: str
     lengths: tuple = (200, 300)
@@ -53,6 +54,7 @@ class Case:
     runs: int = 3
     pack: int | None = None
     by_document: bool = False
+    scheduler: str = "static"
 
 
 def inputs(case: Case):
@@ -91,7 +93,10 @@ def run(case: Case) -> list[dict]:
     choice = engine.choose(KERNEL, q, k, v, scale, bounds)
     assert choice.plan is not None, choice.reason
     assert case.pack in (None, choice.plan.pack), f"{case.name}: {choice.plan.pack} places for heads"
-    lists = lists_of(case, choice.plan, q, k)
+    plan = choice.plan
+    if KERNEL == "sm100":
+        plan = replace(plan, tiles=replace(plan.tiles, scheduler=case.scheduler))
+    lists = lists_of(case, plan, q, k)
     out64, lse64 = reference.attention(q, k, v, case.score_mod, case.mask_mod, scale, case.out_mod)
     # P is rounded before it meets V, whose signs differ: the error follows the sum of sizes.
     sizes, _ = reference.attention(q, k, v.abs(), case.score_mod, case.mask_mod, scale)
@@ -99,10 +104,12 @@ def run(case: Case) -> list[dict]:
     rows = []
     for seed in range(case.runs):
         completion = COMPLETIONS[seed % 3]
-        counter = torch.zeros(1, dtype=torch.int32) if ARCH == "sm_90a" and seed > 0 else None
-        workers = case.workers or kernels.work_items(choice.plan, q, k, lists)
+        drawn = seed > 0 if KERNEL == "sm90" else case.scheduler == "counter"
+        counter = torch.zeros(1, dtype=torch.int32) if drawn else None
+        items = kernels.work_items(plan, q, k, lists)
+        workers = items if case.scheduler == "clc" and KERNEL == "sm100" else case.workers or items
         with emulator.device(ARCH, seed=seed, completion=completion, races=True) as dev:
-            out, lse = kernels.forward(choice.plan, (q, k, v), scale, bounds, lists, kernels.Crew(workers, counter, dev.tensor))
+            out, lse = kernels.forward(plan, (q, k, v), scale, bounds, lists, kernels.Crew(workers, counter, dev.tensor))
         assert counter is None or counter.item() == 0, "the work counter is not left at zero"
         rows.append(dict(case=case.name, seed=seed, completion=completion, findings=dev.findings, launches=len(dev.launches),
                          half=str(case.dtype).split(".")[1], largest=largest,
@@ -296,6 +303,16 @@ CASES += [
     Case("split, packed", (1, 3000), (8, 1), split_over=8, pack=8),
     Case("split, packed, some queries", (20, 2000), (12, 2), (64, 64), mask_mod=mods.causal_bottom_right(20, 2000),
          score_mod=head_scale, split_over=12, pack=8),
+]
+CASES += [
+    Case(f"{scheduler}, {name}", lengths, heads, workers=workers, batch=2, scheduler=scheduler, runs=9, **made)
+    for scheduler in ("counter", "clc")
+    for name, lengths, heads, workers, made in (
+        ("plain", (1200, 200), (2, 2), 2, {}),
+        ("in order", (1200, 700), (2, 2), 3, dict(mask_mod=mods.sliding_window(150), ordered=True)),
+        ("rows without keys", (1100, 300), (1, 1), 2, dict(mask_mod=upper_half)),
+        ("fewer items than CTAs", (100, 200), (1, 1), 4, {}),
+    )
 ]
 
 

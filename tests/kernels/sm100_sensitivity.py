@@ -1,12 +1,14 @@
 """Deletes synchronisation statements of the Blackwell forward one at a time and looks whether the emulator sees it; run by
-test_sm100_sensitivity.py in a process of its own. Prints one JSON list, a row a statement."""
+test_sm100_sensitivity.py in a process of its own. Argument: the scheduler. Prints one JSON list, a row a statement."""
 import json
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 warnings.simplefilter("ignore")
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+SCHEDULER = sys.argv[1]
 sys.argv = sys.argv[:1]  # the DSL parses the options of the process
 import conftest  # noqa: E402, F401
 from flexfa4 import emulator  # noqa: E402
@@ -35,10 +37,14 @@ def record(q_len: int, kv_len: int, heads: int, grows: bool):
         k = (k.float() * torch.linspace(0.25, 4, kv_len)[:, None]).bfloat16()
     bounds, scale = [None, bind(mods.causal_mask, "mask"), None], HEAD_DIM**-0.5
     plan = engine.choose("sm100", q, k, v, scale, bounds).plan
+    plan = replace(plan, tiles=replace(plan.tiles, scheduler=SCHEDULER))
     spans = create_block_mask(mods.causal_mask, 1, heads, q_len, kv_len).spans(plan.q_tile, plan.tiles.kv_tile)
     with emulator.device("sm_100a", sms=2, completion="immediate") as dev:
         dev.recorded = []
-        kernels.forward(plan, (q, k, v), scale, bounds, make_lists(spans, None), kernels.Crew(2, None, dev.tensor))
+        lists = make_lists(spans, None)
+        counter = torch.zeros(1, dtype=torch.int32) if SCHEDULER == "counter" else None
+        workers = kernels.work_items(plan, q, k, lists) if SCHEDULER == "clc" else 2
+        kernels.forward(plan, (q, k, v), scale, bounds, lists, kernels.Crew(workers, counter, dev.tensor))
     return dev.recorded[0]
 
 

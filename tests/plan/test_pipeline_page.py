@@ -1,6 +1,7 @@
 """docs/pipeline.md prints the Plan's tables as they are, and the kernel's roles use its barriers as the table says."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,15 @@ def maps(plan) -> str:
     return "\n".join([*lines, f"| together | | {sum(b.total for b in tiles.smem):,} |"])
 
 
-@pytest.mark.parametrize("name, text", [("barriers", lambda p: show_table(p.tiles.barriers)), ("maps", maps)])
+def dynamic(plan) -> str:
+    """What a scheduler that is not static adds."""
+    return show_table(b for b in replace(plan.tiles, scheduler="counter").barriers if b.name.startswith("work_"))
+
+
+TEXTS = {"barriers": lambda p: show_table(p.tiles.barriers), "maps": maps, "dynamic": dynamic}
+
+
+@pytest.mark.parametrize("name, text", TEXTS.items())
 def test_the_page_prints_the_plan(name, text):
     printed = re.search(rf"<!-- {name}: begin .*? -->\n(.*?)<!-- {name}: end -->", PAGE.read_text(), re.S)[1].strip()
     wanted = text(plan_forward("sm100", DType.BF16, 128, 128))
@@ -47,6 +56,16 @@ def test_roles_use_the_barriers_of_the_table(dims):
         assert waits.pop(barrier.name) == set(barrier.waited_on_by), barrier.name
         assert announces.pop(barrier.name) == set(barrier.signalled_by), barrier.name
     assert not waits and not announces
+
+
+def test_every_scheduler_has_its_barriers():
+    tiles = plan_forward("sm100", DType.BF16, 128, 128).tiles
+    counts = {}
+    for kind in ("static", "counter", "clc"):
+        counts[kind] = {b.name: b.arrivals for b in replace(tiles, scheduler=kind).barriers}
+    assert "work_full" not in counts["static"]
+    # Three warps and three warpgroups read; who asks the hardware reads its answer too.
+    assert (counts["counter"]["work_empty"], counts["clc"]["work_empty"]) == (15, 16)
 
 
 def test_what_the_tensor_core_and_tma_announce_is_announced_so():

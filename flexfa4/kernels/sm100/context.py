@@ -16,7 +16,7 @@ from ..carried import Fixed
 from ..hooks import Hooks, RowHooks
 from ..packing import Packing
 from .barriers import Barriers
-from .scheduler import StaticScheduler
+from .scheduler import Scheduler
 from .shapes import Shapes
 
 
@@ -56,7 +56,7 @@ class Context(Fixed):
     shapes: Shapes
     packing: Packing
     barriers: Barriers
-    scheduler: StaticScheduler
+    scheduler: Scheduler
     q: Operand
     k: Operand
     v: Operand

@@ -34,9 +34,9 @@ class Correction(Fixed):
         # O is there to be overwritten: the first product of an item waits for no rescaling, but for O's reader.
         for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
             barriers.p_ready.arrive(i)
-        index = scheduler.first_item()
-        while index < scheduler.count:
-            item = scheduler.item(index)
+        at = scheduler.first()
+        while scheduler.busy(at):
+            item = scheduler.item(at.index)
             count, passed = scheduler.tiles(item), Int32(1)
             any_tile = count > 0
             if any_tile:
@@ -51,7 +51,7 @@ class Correction(Fixed):
             if any_tile:
                 factor_parity, o_parity = factor_parity ^ 1, o_parity ^ 1
             out_parity = out_parity ^ 1
-            index = scheduler.next_item(index)
+            at = scheduler.next(at)
         barriers.tmem_free.arrive(0)
 
     def pass_first(self, parity: Int32) -> None:

@@ -17,7 +17,7 @@ from .context import Context, Operand, Statistics
 from .correction import Correction
 from .load import Load
 from .mma import Mma
-from .scheduler import StaticScheduler
+from .scheduler import Scheduler
 from .shapes import Shapes, over, stage_of
 from .softmax import Softmax
 from .store import Store
@@ -31,9 +31,10 @@ class Forward:
     def __init__(self, signature: Signature):
         self.signature = signature
         self.tiles = signature.plan.tiles
-        asked = dict(scheduler=self.tiles.scheduler, ctas=self.tiles.ctas)
-        if asked != dict(scheduler="static", ctas=1):
-            raise ValueError(f"the sm100 forward is static and of one CTA: {asked}")
+        if self.tiles.ctas != 1:
+            raise ValueError(f"the sm100 forward is of one CTA: {self.tiles.ctas=}")
+        if (self.tiles.scheduler == "counter") != signature.counted:
+            raise ValueError(f"a counter and {self.tiles.scheduler=}: the plan says whether launches pass one")
 
     @cute.jit
     def __call__(self, tensors: Tensors, scale: Float32, lists: Lists, workers: Int32, values: Values, stream):
@@ -78,6 +79,7 @@ class Forward:
         s_max = smem.allocate_tensor(Float32, per_row, 16)
         barriers = Barriers(tiles.barriers, smem.allocate_array(Int64, sum(row.count for row in tiles.barriers)))
         tmem_address = smem.allocate_array(Int32, 1)
+        next_item = smem.allocate_tensor(Int32, cute.make_layout(4), 16).iterator
 
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         if warp == 0:
@@ -88,7 +90,8 @@ class Forward:
             cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
         whole_tiles = tma[1][1].shape[0] // tiles.kv_tile
-        scheduler = StaticScheduler(lists.work, lists.spans, grid, whole_tiles, count, self.signature.plan.split)
+        lists_read = lists.work, lists.spans, grid, whole_tiles, count, self.signature.plan.split
+        scheduler = Scheduler(tiles.scheduler, *lists_read, lists.counter, next_item, barriers)
         operands = [Operand(*pair, shared) for pair, shared in zip(tma, (s_q, s_k, s_v, s_out))]
         statistics = Statistics(s_factor, s_max)
         ctx = Context(
@@ -118,6 +121,9 @@ class Forward:
                 Load(ctx).run()
             if warp % 4 == 2:
                 Store(ctx).run()
+            if cutlass.const_expr(tiles.scheduler != "static"):
+                if warp % 4 == 3:
+                    ctx.scheduler.run()
 
 
 def _columns_first(tensor: cute.Tensor) -> cute.Tensor:

@@ -25,9 +25,9 @@ class Load(Fixed):
     def run(self):
         ctx, scheduler = self.ctx, self.ctx.scheduler
         turn, q_parity = Turn.first(ctx.tiles.kv_stages), Int32(1)
-        index = scheduler.first_item()
-        while index < scheduler.count:
-            item = scheduler.item(index)
+        at = scheduler.first()
+        while scheduler.busy(at):
+            item = scheduler.item(at.index)
             runs = scheduler.runs(item)
             k, v = self.k_tiles(item), self.v_tiles(item)
             # Under an output the place of the queries is emptied by every item, otherwise by those that load queries.
@@ -48,7 +48,7 @@ class Load(Fixed):
                     turn = turn.next()
                     tile = following(tile)
                 runs = scheduler.next_runs(runs)
-            index = scheduler.next_item(index)
+            at = scheduler.next(at)
         # The CTA must not end before the last commits have arrived.
         ctx.barriers.q_empty.wait(0, q_parity)
         for _ in cutlass.range_constexpr(ctx.tiles.kv_stages):

@@ -31,9 +31,9 @@ class Mma(Fixed):
         ctx, scheduler, barriers = self.ctx, self.ctx.scheduler, self.ctx.barriers
         cute.arch.alloc_tmem(TMEM_COLUMNS, ctx.tmem_address)
         turn, q_parity, p_parity = Turn.first(ctx.tiles.kv_stages), Int32(0), Int32(0)
-        index = scheduler.first_item()
-        while index < scheduler.count:
-            count = scheduler.tiles(scheduler.item(index))
+        at = scheduler.first()
+        while scheduler.busy(at):
+            count = scheduler.tiles(scheduler.item(at.index))
             if count > 0:
                 barriers.kv_full.wait(turn.index, turn.phase)
                 for i in cutlass.range(ctx.tiles.q_tiles, unroll=1):
@@ -53,7 +53,7 @@ class Mma(Fixed):
                     barriers.o_full.commit(i)
                 barriers.kv_empty.commit(turn.index)
                 p_parity, turn = p_parity ^ 1, turn.next()
-            index = scheduler.next_item(index)
+            at = scheduler.next(at)
         cute.arch.relinquish_tmem_alloc_permit()
         barriers.tmem_free.wait(0, 0)
         address = cute.arch.retrieve_tmem_ptr(Float32, 16, ctx.tmem_address)

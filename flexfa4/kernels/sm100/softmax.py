@@ -59,9 +59,9 @@ class Softmax(Fixed):
         ctx, scheduler, barriers = self.ctx, self.ctx.scheduler, self.ctx.barriers
         hooks = Hooks(ctx.signature, ctx.values)
         state = State(Int32(0), Int32(1), Float32(0.0), Float32(0.0))
-        index = scheduler.first_item()
-        while index < scheduler.count:
-            item = scheduler.item(index)
+        at = scheduler.first()
+        while scheduler.busy(at):
+            item = scheduler.item(at.index)
             runs = scheduler.runs(item)
             rows = ctx.row_hooks(hooks, item, ctx.row(item, self.q_tile, self.thread))
             row = Row(rows, hooks.softmax_scale(ctx.scale))
@@ -77,7 +77,7 @@ class Softmax(Fixed):
                 ctx.barriers.scale_empty.wait(self.q_tile, state.empty_parity)
                 ctx.statistics.maximum[self.thread, self.q_tile] = state.row_max
                 state = self.hand_over(state, state.row_sum)
-            index = scheduler.next_item(index)
+            at = scheduler.next(at)
         barriers.tmem_free.arrive(0)
 
     @cute.jit

@@ -22,9 +22,9 @@ class Store(Fixed):
     def run(self):
         ctx, scheduler, barriers = self.ctx, self.ctx.scheduler, self.ctx.barriers
         tiles, parity = ctx.tiles, Int32(0)
-        index = scheduler.first_item()
-        while index < scheduler.count:
-            item = scheduler.item(index)
+        at = scheduler.first()
+        while scheduler.busy(at):
+            item = scheduler.item(at.index)
             rows = ctx.packing.tiles(ctx.out.tensor[None, None, item.head, item.batch], tiles.q_tile, tiles.head_dim_v)
             source, target = cpasync.tma_partition(
                 ctx.out.atom, 0, cute.make_layout(1), cute.group_modes(ctx.out.smem, 0, 2), cute.group_modes(rows, 0, 2)
@@ -40,4 +40,4 @@ class Store(Fixed):
                 if cutlass.const_expr(tiles.out_over_q):
                     barriers.q_empty.arrive(0)
             parity = parity ^ 1
-            index = scheduler.next_item(index)
+            at = scheduler.next(at)
