@@ -1,10 +1,10 @@
-"""What sharing query tiles between the heads of a KV head is worth on a Hopper GPU: forward calls as planned, and with a head a tile.
+"""What sharing query tiles between the heads of a KV head is worth on a Hopper GPU, beside a head a query tile.
 
     python benchmarks/packing.py [--repeats 3] [--out benchmarks/results/packing]
 
-Inputs are normal random numbers in bfloat16, D = 128; a sample is the median of single calls timed by CUDA events, the variants of
-a case run in turn, and the median of the samples is shown. Rows that fill no device are split over keys in every variant; the time
-of the combine counts. GB/s: keys and values, read once, by the time. Writes OUT.json and OUT.md.
+Inputs are normal random numbers in bfloat16, D = 128; a sample is the median of single calls timed by CUDA events, the
+variants of a case run in turn, and the median of the samples is shown. Rows that are too few for the device are split over keys
+in every variant; the combine counts. GB/s: keys and values, read once, by the time. Writes OUT.json and OUT.md.
 """
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ def runner(tensors: tuple, layout: RowLayout, mask):
     if mask is None:
         held = lists.dense_lists(plan, q, k)
     else:
-        made = mask.work_spans if plan.places_work else mask.spans
-        held = lists.lists_of(made(plan.q_tile, plan.tiles.kv_tile, device="cpu"), plan, q, k)
+        held = lists.lists_of(mask.work_spans(plan.q_tile, plan.tiles.kv_tile), plan, q, k)
     bounds = (None, None if mask is None else mask.bound, None)
     return lambda: kernels.forward(plan, tensors, DIM**-0.5, bounds, held)
 
