@@ -14,7 +14,7 @@ from flexfa4.errors import ShapeError, UnsupportedError
 from flexfa4.ir import DType, Op
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import Plan
-from flexfa4.runtime import Attention, attention, compiled, engine, transforms
+from flexfa4.runtime import Attention, attention, compiled, engine, repeat, transforms
 from flexfa4.runtime.programs import Layout, fitted
 from flexfa4.sparsity import BlockMask, Spans, and_masks
 from flexfa4.sparsity.work_spans import WorkSpans
@@ -57,23 +57,34 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     """
     if kernel_options:
         warnings.warn(f"kernel_options={kernel_options!r} is ignored: flexfa4 chooses its own tiles", stacklevel=2)
-    query, key, value = _autocast(query, key, value)
-    check_tensors(query, key, value, enable_gqa)
-    check_scale(scale)
-    want_lse = _wants_lse(return_lse, return_aux)
-    scale = 1.0 / math.sqrt(query.shape[3]) if scale is None else float(scale)
-    tensors, mods = (query, key, value), (score_mod, block_mask, mask_mod, out_mod)
-    if torch.compiler.is_dynamo_compiling():
-        if debug:
-            raise UnsupportedError("debug=True calls Python at every position: call flex_attention outside torch.compile")
-        out, lse = _traced_by_dynamo(tensors, mods, scale)
-    elif debug:
-        out, lse = _debugged(tensors, mods, scale)
-    else:
-        out, lse = attention(*tensors, _prepare(tensors, mods, scale))
+    want_lse = return_lse if return_aux is None else _wants_lse(return_lse, return_aux)
+    mods = (score_mod, block_mask, mask_mod, out_mod)
+    found = None
+    if not (debug or torch.compiler.is_dynamo_compiling()):
+        found = repeat.again(query, key, value, mods, scale, enable_gqa)
+    out, lse = _first((query, key, value), mods, scale, enable_gqa, debug) if found is None else found
     if return_aux is not None:
         return out, AuxOutput(lse=lse if want_lse else None)
     return (out, lse) if return_lse else out
+
+
+def _first(tensors: tuple, mods: tuple, scale: float | None, enable_gqa: bool, debug: bool) -> tuple[Tensor, Tensor]:
+    """A call of a kind that is not known."""
+    query, key, value = tensors = _autocast(*tensors)
+    check_tensors(query, key, value, enable_gqa)
+    check_scale(scale)
+    factor = 1.0 / math.sqrt(query.shape[3]) if scale is None else float(scale)
+    if torch.compiler.is_dynamo_compiling():
+        if debug:
+            raise UnsupportedError("debug=True calls Python at every position: call flex_attention outside torch.compile")
+        return _traced_by_dynamo(tensors, mods, factor)
+    if debug:
+        return _debugged(tensors, mods, factor)
+    call = _prepare(tensors, mods, factor)
+    found = attention(query, key, value, call)
+    if call.plan is not None:
+        repeat.remember(tensors, mods, scale, enable_gqa, call)
+    return found
 
 
 def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) -> Attention:

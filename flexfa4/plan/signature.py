@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from flexfa4.ir import Graph
@@ -61,5 +61,5 @@ class Signature:
 
     def compile_key(self) -> str:
         """64 hex digits, the same in every process and on every machine."""
-        launch = (self.masked, self.ordered, self.counted, self.contiguous, self.placed)
-        return hashlib.sha256(f"{self.plan.compile_key()} {launch!r}".encode()).hexdigest()
+        launch = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name != "plan"]
+        return hashlib.sha256("\n".join([self.plan.compile_key(), *launch]).encode()).hexdigest()

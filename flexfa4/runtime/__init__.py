@@ -1,5 +1,5 @@
 """From a call to an engine: the registered torch op, its gradients, and how graphs travel through it as text."""
-from . import compiled, engine
+from . import compiled, engine, repeat
 from .torch_op import Attention, attention
 
-__all__ = ["Attention", "attention", "compiled", "engine"]
+__all__ = ["Attention", "attention", "compiled", "engine", "repeat"]

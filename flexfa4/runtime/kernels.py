@@ -4,7 +4,7 @@ from __future__ import annotations
 import importlib
 import threading
 from dataclasses import dataclass, replace
-from typing import Callable, Sequence
+from typing import Callable, NamedTuple, Sequence
 
 import torch
 from torch import Tensor
@@ -69,18 +69,15 @@ def load_count() -> int:
     return _counts["loaded"]
 
 
-def _itself(t: Tensor) -> Tensor:
-    return t
-
-
 @dataclass(frozen=True)
 class Crew:
     """Who does the work of a launch. workers: CTAs; counter: int32 [1], zero, from which they draw it, or None: CTA i takes
-    every workers-th item. argument: turns a tensor into what the compiled function takes (an emulated device wraps them)."""
+    every workers-th item. argument: turns a tensor into what the compiled function takes (an emulated device wraps them), None
+    where it takes tensors."""
 
     workers: int
     counter: Tensor | None = None
-    argument: Callable = _itself
+    argument: Callable | None = None
 
 
 def crew_of(plan: Plan, device: torch.device, items: int) -> Crew:
@@ -88,16 +85,16 @@ def crew_of(plan: Plan, device: torch.device, items: int) -> Crew:
     scheduler = plan.tiles.scheduler if plan.arch == "sm100" else "counter"
     if scheduler == "clc":
         return Crew(items)
-    return Crew(min(items, workers_of(device)), _counter(device) if scheduler == "counter" else None)
+    return Crew(min(items, workers_of(device)), counter_of(device) if scheduler == "counter" else None)
 
 
 _counters: dict[tuple, Tensor] = {}
 
 
-def _counter(device: torch.device) -> Tensor:
+def counter_of(device: torch.device) -> Tensor:
     """Every launch leaves the counter at zero, so launches of one stream share it. A captured graph may run on any stream, at
     the same time as others, and gets one of its own."""
-    if torch.cuda.is_current_stream_capturing():
+    if torch._C._cuda_isCurrentStreamCapturing():
         return torch.zeros(1, dtype=torch.int32, device=device)
     key = device, torch._C._cuda_getCurrentRawStream(device.index)
     found = _counters.get(key)
@@ -113,6 +110,60 @@ def work_items(plan: Plan, query: Tensor, key: Tensor, lists: Lists) -> int:
     return -(-query.shape[2] // plan.q_tile) * batch * heads
 
 
+class Prepared(NamedTuple):
+    """A kernel and those of its arguments that stay from call to call. combine: None where no rows are split. counted: CTAs draw
+    their work from a counter."""
+
+    plan: Plan
+    function: Callable
+    combine: Callable | None
+    lists: Lists
+    workers: int
+    counted: bool
+
+
+# By the identity of the plan, which `engine.choose` keeps: hashing a plan takes longer than the rest of the look-up.
+_functions: dict[tuple, tuple[Plan, Callable, Callable | None]] = {}
+
+
+def prepare(plan: Plan, lists: Lists, workers: int, counted: bool, contiguous: tuple[bool, ...]) -> Prepared:
+    """contiguous: which captures have stride 1 in their last dimension."""
+    split = lists.parts > 0
+    placed = lists.tiles is not None
+    key = id(plan), lists.row_ptr is None, lists.work is None, placed, split, counted, contiguous
+    found = _functions.get(key)
+    if found is None:
+        whole = plan if plan.split == split else replace(plan, split=split)
+        signature = Signature(whole, lists.row_ptr is not None, lists.work is not None, counted, contiguous, placed)
+        found = _functions[key] = plan, compiled(signature), compiled_combine(signature) if split else None
+    return Prepared(*found, lists, workers, counted)
+
+
+def launch(prepared: Prepared, tensors: tuple, scale: float, values: tuple, counter: Tensor | None,
+           argument: Callable | None = None) -> None:
+    """tensors: q, k, v as TMA takes them, and the out and lse to write. values: (captures, slots), a tuple or None each.
+    argument: see `Crew`."""
+    lists = prepared.lists
+    query, key, _, out, lse = tensors
+    parts = None
+    if prepared.combine is not None:
+        shape = lists.parts, prepared.plan.tiles.rows
+        parts = out.new_empty((*shape, out.shape[3]), dtype=torch.float32), out.new_empty(shape, dtype=torch.float32)
+    spans = None if lists.row_ptr is None else (lists.row_ptr, lists.runs, lists.batch_stride, lists.head_stride, lists.tiles)
+    given = tensors, scale, (spans, lists.work, parts, counter), prepared.workers, values
+    prepared.function(*(given if argument is None else _wrapped(given, argument)))
+    if parts is not None:
+        packed = query.shape[1] // heads_of(prepared.plan, query, key)[1]
+        given = parts, lists.combine_rows, lists.combine_ptr, out, lse, packed
+        prepared.combine(*(given if argument is None else _wrapped(given, argument)))
+
+
+def _wrapped(given, argument: Callable):
+    if isinstance(given, tuple):
+        return tuple([_wrapped(x, argument) for x in given])
+    return argument(given) if isinstance(given, Tensor) else given
+
+
 def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequence[BoundGraph | None], lists: Lists = NO_MASK,
             crew: Crew | None = None) -> tuple[Tensor, Tensor]:
     """(out, lse) of q, k, v by the kernel of `plan`, on the current stream. bounds: score, mask and out, those that the plan
@@ -120,57 +171,20 @@ def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequenc
     query, key, value = tensors
     query, key, value = aligned(query), aligned(key), aligned(value)
     crew = crew or crew_of(plan, query.device, work_items(plan, query, key, lists))
-    argument = crew.argument
     captures, slots = _values(bounds, query.device)
-    signature, function = _function(plan, lists, crew, captures)
-    out, lse = _outputs(query, value.shape[3])
-    parts = _parts(plan, lists, out, argument) if lists.parts else None
-    spans = None
-    if lists.row_ptr is not None:
-        spans = (argument(lists.row_ptr), argument(lists.runs), lists.batch_stride, lists.head_stride,
-                 None if lists.tiles is None else argument(lists.tiles))
-    work = None if lists.work is None else argument(lists.work)
-    counter = None if crew.counter is None else argument(crew.counter)
-    given = argument(query), argument(key), argument(value), argument(out), argument(lse)
-    function(given, scale, (spans, work, parts, counter), crew.workers, (tuple(map(argument, captures)) or None, slots or None))
-    if parts is not None:
-        rows, ptr = argument(lists.combine_rows), argument(lists.combine_ptr)
-        packed = query.shape[1] // heads_of(plan, query, key)[1]
-        compiled_combine(signature)(parts, rows, ptr, argument(out), argument(lse), packed)
+    contiguous = tuple([t.stride(-1) == 1 for t in captures])
+    prepared = prepare(plan, lists, crew.workers, crew.counter is not None, contiguous)
+    out = new_out(query, (*query.shape[:3], value.shape[3]))
+    lse = query.new_empty(query.shape[:3], dtype=torch.float32)
+    launch(prepared, (query, key, value, out, lse), scale, (captures or None, slots or None), crew.counter, crew.argument)
     return out, lse
 
 
-# By the identity of the plan, which `engine.choose` keeps: hashing a plan takes longer than the rest of the look-up.
-_functions: dict[tuple, tuple[Plan, Signature, Callable]] = {}
-
-
-def _function(plan: Plan, lists: Lists, crew: Crew, captures: tuple[Tensor, ...]) -> tuple[Signature, Callable]:
-    contiguous = tuple([t.stride(-1) == 1 for t in captures])
-    passed = lists.row_ptr is None, lists.tiles is None, lists.work is None, lists.parts > 0, crew.counter is None
-    key = id(plan), passed, contiguous
-    found = _functions.get(key)
-    if found is None:
-        whole = plan if plan.split == (lists.parts > 0) else replace(plan, split=lists.parts > 0)
-        given = lists.row_ptr is not None, lists.work is not None, crew.counter is not None
-        signature = Signature(whole, *given, contiguous, lists.tiles is not None)
-        found = _functions[key] = plan, signature, compiled(signature)
-    return found[1:]
-
-
-def _parts(plan: Plan, lists: Lists, out: Tensor, argument: Callable) -> tuple:
-    """Room for the pieces of split rows: float32 [parts, rows, Dv] and [parts, rows]."""
-    shape = lists.parts, plan.tiles.rows, out.shape[3]
-    sizes = (shape, shape[:2])
-    return tuple(argument(torch.empty(size, dtype=torch.float32, device=out.device)) for size in sizes)
-
-
-def _outputs(query: Tensor, dim_v: int) -> tuple[Tensor, Tensor]:
-    """New out and lse; out's rows are padded to what TMA can write."""
-    shape = query.shape[:3]
-    padded = padded_columns(dim_v, query.element_size())
-    out = torch.empty((*shape, padded), dtype=query.dtype, device=query.device)
-    lse = torch.empty(shape, dtype=torch.float32, device=query.device)
-    return out if padded == dim_v else out[..., :dim_v], lse
+def new_out(query: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
+    """Room for an output like query, whose rows are padded to what TMA can write."""
+    padded = padded_columns(shape[3], query.element_size())
+    out = query.new_empty((*shape[:3], padded))
+    return out if padded == shape[3] else out[..., :shape[3]]
 
 
 def padded_columns(columns: int, element_bytes: int) -> int:

@@ -53,7 +53,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tup
     if (call.plan is not None or query.is_cpu) and _plain((query, key, value, *captures)):
         if call.plan is None:
             return _by_tiles(query, key, value, call)
-        lists = _lists(call.plan, call.mask, call.layout, call.spans, query, key)
+        lists = lists_of_call(call.plan, call.mask, call.layout, call.spans, query, key)
         return kernels.forward(call.plan, (query, key, value), call.scale, (call.score, call.mask, call.out), lists)
     literals = [x for b in bound for x in b.literals]
     programs = encode(call.score, call.mask, call.out, call.layout)
@@ -73,7 +73,9 @@ def _plain(tensors: tuple[Tensor, ...]) -> bool:
     return usual and torch._C._len_torch_dispatch_stack() == 0 and not transforms.active()
 
 
-def _lists(plan: Plan, mask: BoundGraph | None, layout: Layout | None, spans: Spans | WorkSpans | None, query, key) -> Lists:
+def lists_of_call(plan: Plan, mask: BoundGraph | None, layout: Layout | None, spans: Spans | WorkSpans | None, query,
+                  key) -> Lists:
+    """What a kernel reads besides its inputs; spans: those of a BlockMask, None where they are to be built."""
     if mask is None:
         return dense_lists(plan, query, key)
     if spans is None:
@@ -120,7 +122,7 @@ def _by_kernel(tensors: tuple, scale: float, score, mask, layout: Layout | None)
         return None, None
     if mask is not None:
         layout = replace(layout, q_tile=choice.plan.q_tile, kv_tile=choice.plan.tiles.kv_tile)
-    lists = _lists(choice.plan, mask, layout, None, query, key)
+    lists = lists_of_call(choice.plan, mask, layout, None, query, key)
     return kernels.forward(choice.plan, tensors, scale, (score, mask, None), lists)
 
 

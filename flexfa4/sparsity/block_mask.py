@@ -34,7 +34,7 @@ class BlockMask:
     """Which (query, key) pairs may attend. Make one with `create_block_mask` or `block_mask_from_tiles`.
 
     shape: (B, H, Q_LEN, KV_LEN). mask_mod: the function it came from. device: where its spans are put. bound: the traced mask.
-    Spans are built on first use and kept; `check_fresh()` drops them when a captured tensor has changed.
+    revision: how often `check_fresh()` found a captured tensor changed; spans are built on first use and kept while it stays.
     """
 
     def __init__(self, mask_mod: MaskMod, shape: tuple[int, int, int, int], device: torch.device, bound: BoundGraph,
@@ -47,6 +47,7 @@ class BlockMask:
         self._own_mod = own_mod
         self._state = fingerprint_of(bound)
         self._spans: dict[tuple, Spans | WorkSpans] = {}
+        self.revision = 0
         # What the latest build of spans took.
         self.work: Work | None = None
 
@@ -109,6 +110,8 @@ class BlockMask:
         Raises StaleMaskError where that is impossible: the captures moved to another device than the mask's.
         """
         bound = bind(self.mask_mod, "mask")
+        if bound is self.bound and not bound.tensors:
+            return                     # nothing that can change without another bound graph
         state = fingerprint_of(bound)
         if state == self._state:
             return
@@ -118,6 +121,7 @@ class BlockMask:
                                  f"on {self.device}; call create_block_mask again")
         self.bound, self._state = bound, state
         self._spans.clear()
+        self.revision += 1
 
     def resize(self, q_len: int, kv_len: int) -> "BlockMask":
         """The same function over other lengths. Raises ShapeError for a mask given as data, which has only its own."""

@@ -1,0 +1,240 @@
+"""A repeated call launches with what a first call would: the kernel is replaced by one that notes its arguments. No GPU."""
+import gc
+import weakref
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from flexfa4 import BlockMask, create_block_mask, flex_attention
+from flexfa4.errors import ShapeError
+from flexfa4.runtime import engine, kernels, lists, repeat
+
+B, H, S, D = 1, 2, 300, 64
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """What was launched: (name of the kernel, arguments)."""
+    noted, counter = [], torch.zeros(1, dtype=torch.int32)
+
+    def make(kind, text, signature):
+        return lambda *arguments: noted.append((kind, signature, arguments))
+
+    monkeypatch.setattr(engine, "architecture", lambda device: "sm90")
+    for module in (kernels, lists):
+        monkeypatch.setattr(module, "workers_of", lambda device: 4)
+    monkeypatch.setattr(kernels, "counter_of", lambda device: counter)
+    monkeypatch.setattr(kernels, "_make", make)
+    for table in (repeat._known, kernels._found, kernels._functions):
+        table.clear()
+    yield noted
+    for table in (repeat._known, kernels._found, kernels._functions):
+        table.clear()
+
+
+def inputs(length=S, heads=H, dtype=torch.bfloat16):
+    g = torch.Generator().manual_seed(0)
+    return [torch.randn(B, heads, length, D, generator=g).to(dtype) for _ in range(3)]
+
+
+def plain(given):
+    """Arguments as values: tensors by layout and content; out and lse (the last two of five) and parts (values and their LSE),
+    which the kernels write, by layout."""
+    if isinstance(given, torch.Tensor):
+        return layout(given), given.float().flatten().tolist()
+    if isinstance(given, tuple):
+        tensors = [isinstance(x, torch.Tensor) for x in given]
+        if len(given) >= 5 and all(tensors[3:5]):
+            return tuple(map(plain, given[:3])) + tuple(map(layout, given[3:5])) + given[5:]
+        if tensors == [True, True] and given[0].shape[:-1] == given[1].shape:
+            return tuple(map(layout, given))
+        return tuple(map(plain, given))
+    return given
+
+
+def layout(t):
+    return t.shape, t.stride(), t.dtype
+
+
+def same_as_first(launches, call) -> bool:
+    """Runs `call` as it comes, then as a first call; True if it was a repeated one. Both must launch alike."""
+    again, known = repeat.again, []
+    repeat.again = lambda *a: known.append(again(*a)) or known[-1]
+    try:
+        del launches[:]
+        call()
+        first = list(launches)
+        del launches[:]
+        repeat._known.clear()
+        call()
+    finally:
+        repeat.again = again
+    assert len(first) == len(launches) >= 1
+    for mine, theirs in zip(first, launches):
+        assert mine[0] == theirs[0] and mine[1] == theirs[1] and plain(mine[2]) == plain(theirs[2])
+    assert known[1] is None
+    return known[0] is not None
+
+
+def window(size):
+    return lambda b, h, q, kv: (q >= kv) & (q - kv < size)
+
+
+@pytest.mark.parametrize("arguments", [
+    lambda: {},
+    lambda: dict(mask_mod=window(100)),
+    lambda: dict(block_mask=create_block_mask(window(100), None, None, S, S)),
+    lambda: dict(score_mod=lambda s, b, h, q, kv, t=torch.rand(H): s + t[h] * (kv - q)),
+    lambda: dict(score_mod=lambda s, b, h, q, kv, t=torch.tensor(3.0): s * t, mask_mod=window(100)),
+    lambda: dict(score_mod=lambda s, b, h, q, kv, t=torch.rand(S, S).bool().t(): torch.where(t[q, kv], s, s + 1.5)),
+    lambda: dict(out_mod=lambda out, lse, b, h, q, d: out * 2.0, scale=0.3),
+])
+def test_a_repeated_call_launches_as_the_first(launches, arguments):
+    q, k, v = inputs()
+    given = arguments()
+    flex_attention(q, k, v, **given)
+    assert len(repeat._known) == 1
+    assert same_as_first(launches, lambda: flex_attention(q, k, v, **given))
+    assert flex_attention(q, k, v, **given, return_lse=True)[1].shape == (B, H, S)
+
+
+def test_splits_are_combined_in_repeated_calls_too(launches):
+    q, k, v = inputs(length=1500)
+    q = q[:, :1, :50]
+    flex_attention(q, k[:, :1], v[:, :1])
+    assert [kind for kind, *_ in launches] == ["forward", "combine"]
+    assert same_as_first(launches, lambda: flex_attention(q, k[:, :1], v[:, :1]))
+
+
+def test_a_number_that_changes_reaches_the_launch(launches):
+    q, k, v = inputs()
+    for size in (100, 50, 100, 10):
+        flex_attention(q, k, v, mask_mod=window(size))
+        assert launches[-1][2][4] == (None, (size,))
+    assert len(repeat._known) == 3
+    assert same_as_first(launches, lambda: flex_attention(q, k, v, mask_mod=window(50)))
+
+
+def test_captures_of_a_mask_that_change_in_place(launches):
+    q, k, v = inputs()
+    documents = torch.arange(S) // 100
+
+    def same(b, h, i, j):
+        return documents[i] == documents[j]
+
+    mask = create_block_mask(same, None, None, S, S)
+    for given in (dict(mask_mod=same), dict(block_mask=mask)):
+        flex_attention(q, k, v, **given)
+        assert same_as_first(launches, lambda: flex_attention(q, k, v, **given))
+        documents += torch.arange(S) // 150
+        assert not same_as_first(launches, lambda: flex_attention(q, k, v, **given))
+        assert same_as_first(launches, lambda: flex_attention(q, k, v, **given))
+
+
+def test_a_capture_that_lies_otherwise(launches):
+    q, k, v = inputs()
+    table = torch.rand(S, S)
+
+    def bias(score, b, h, i, j):
+        return score + table[i, j]
+
+    flex_attention(q, k, v, bias)
+    table.as_strided_((S, S), (1, S))
+    assert not same_as_first(launches, lambda: flex_attention(q, k, v, bias))
+    assert same_as_first(launches, lambda: flex_attention(q, k, v, bias))
+    table.requires_grad_()
+    with torch.no_grad():
+        assert same_as_first(launches, lambda: flex_attention(q, k, v, bias))
+    assert not launches[-1][2][4][0][0].requires_grad
+
+
+def test_inputs_that_lie_otherwise(launches):
+    q, k, v = inputs()
+    flex_attention(q, k, v)
+    wide = torch.zeros(B, S, H, D + 8, dtype=torch.bfloat16).transpose(1, 2)
+    columns_first = q.transpose(2, 3).contiguous().transpose(2, 3)
+    for other in (wide[..., :D], wide[..., 4:4 + D], inputs(heads=2 * H)[0][:, ::2], columns_first):
+        flex_attention(other, k, v)
+        assert same_as_first(launches, lambda: flex_attention(other, k, v))
+    room = torch.zeros(B * H * S * D + 4, dtype=torch.bfloat16)
+    for offset in (0, 4):               # the same shape and strides, another alignment
+        view = room[offset:offset + B * H * S * D].view(B, H, S, D)
+        flex_attention(view, k, v)
+        assert launches[-1][2][0][0].data_ptr() % 16 == 0
+
+
+def test_what_a_first_call_refuses_is_refused_after_one_that_went_well(launches):
+    q, k, v = inputs()
+    flex_attention(q, k, v)
+    few = inputs(heads=1)
+    flex_attention(q, few[1], few[2], enable_gqa=True)
+    for bad in ((q, k[..., :32], v), (q, k.half(), v), (q, few[1], few[2]), (q, k[0], v), (q.to_sparse(), k, v)):
+        with pytest.raises(ShapeError):
+            flex_attention(*bad)
+    mask = create_block_mask(window(9), None, None, S, S)
+    flex_attention(q, k, v, block_mask=mask)
+    short = inputs(length=200)
+    with pytest.raises(ShapeError):
+        flex_attention(*short, block_mask=mask)
+    with pytest.raises(ShapeError):
+        flex_attention(q, k, v, lambda s, b, h, i, j, t=torch.zeros(H, device="meta"): s + t[h])
+
+
+def test_gradients_modes_and_transforms_go_through_the_op(launches, monkeypatch):
+    q, k, v = inputs()
+    flex_attention(q, k, v)
+    leaf = q.clone().requires_grad_()
+
+    class Seen(TorchDispatchMode):
+        names = set()
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.names.add(str(func))
+            return func(*args, **(kwargs or {}))
+
+    def again(*arguments):
+        found = known(*arguments)
+        assert found is None
+        return found
+
+    known = repeat.again
+    monkeypatch.setattr(repeat, "again", again)
+    assert flex_attention(leaf, k, v).requires_grad
+    with Seen() as seen:
+        flex_attention(q, k, v)
+    assert "flexfa4.attention.default" in seen.names
+    torch.vmap(lambda t: flex_attention(t, k, v))(q[None])
+    with torch.autocast("cpu", torch.float16):
+        assert flex_attention(q, k, v).dtype is torch.float16
+    monkeypatch.setattr(repeat, "again", known)
+    with torch.no_grad():
+        assert same_as_first(launches, lambda: flex_attention(leaf, k, v)) is True
+
+
+def test_nothing_of_the_users_is_kept_alive(launches):
+    q, k, v = inputs()
+    table = torch.rand(H)
+    mask = create_block_mask(lambda b, h, i, j, t=torch.arange(S) // 10: t[i] == t[j], None, None, S, S)
+    flex_attention(q, k, v, lambda s, b, h, i, j: s + table[h], mask)
+    gone = [weakref.ref(x) for x in (q, k, v, table, mask)]
+    assert len(repeat._known) == 1
+    del q, k, v, table, mask, launches[:]
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * 5
+    assert not repeat._known
+
+
+def test_old_kinds_make_room(launches):
+    q, k, v = inputs()
+    for i in range(repeat._KEPT + 20):
+        flex_attention(q, k, v, scale=0.1 + i / 1000)
+    assert len(repeat._known) == repeat._KEPT
+
+
+def test_two_masks_of_one_function_are_two(launches):
+    q, k, v = inputs()
+    first, second = (create_block_mask(window(100), None, None, S, S) for _ in range(2))
+    flex_attention(q, k, v, block_mask=first)
+    assert isinstance(second, BlockMask)
+    assert not same_as_first(launches, lambda: flex_attention(q, k, v, block_mask=second))
