@@ -216,7 +216,7 @@ def test_nothing_of_the_users_is_kept_alive(launches):
     q, k, v = inputs()
     table = torch.rand(H)
     mask = create_block_mask(lambda b, h, i, j, t=torch.arange(S) // 10: t[i] == t[j], None, None, S, S)
-    flex_attention(q, k, v, lambda s, b, h, i, j: s + table[h], mask)
+    flex_attention(q, k, v, lambda s, b, h, i, j, t=table: s + t[h], mask)
     gone = [weakref.ref(x) for x in (q, k, v, table, mask)]
     assert len(repeat._known) == 1
     del q, k, v, table, mask, launches[:]
