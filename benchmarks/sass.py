@@ -85,7 +85,13 @@ def loops(instructions: list[Instruction], labels: dict[str, int]) -> list[tuple
 def shortest_path(instructions: list[Instruction], labels: dict[str, int], span: tuple[int, int]) -> list[Instruction]:
     """What one pass through a loop executes at least: rare branches left out, waits not repeated, inner loops once."""
     first, end = span
-    best, before = {first: 0}, {}
+    reached = max(i for i in _ways(instructions, labels, first, end) if instructions[i].opcode.startswith("BRA"))
+    return _way(instructions, labels, span, first, reached)
+
+
+def _ways(instructions: list[Instruction], labels: dict[str, int], first: int, end: int) -> dict[int, int]:
+    """Instruction -> the one before it on the shortest way from `first`, for those before `end` that are reached."""
+    best, before = {first: 0}, {first: first}
     for i in range(first, end):
         if i not in best:
             continue
@@ -98,9 +104,13 @@ def shortest_path(instructions: list[Instruction], labels: dict[str, int], span:
         for j in following:
             if i < j < end and best[i] + 1 < best.get(j, 1 << 30):
                 best[j], before[j] = best[i] + 1, i
-    last = max(i for i in best if instructions[i].opcode.startswith("BRA"))
-    path = [last]
-    while path[-1] != first:
+    return before
+
+
+def _way(instructions, labels, span: tuple[int, int], start: int, goal: int) -> list[Instruction]:
+    """From one instruction of a loop to another further down."""
+    before, path = _ways(instructions, labels, start, span[1]), [goal]
+    while path[-1] != start:
         path.append(before[path[-1]])
     return [instructions[i] for i in reversed(path)]
 
@@ -116,16 +126,44 @@ def softmax_path(code: tuple[list[Instruction], dict[str, int]]) -> list[Instruc
     return min((p for p in paths if count(p, "MUFU.EX2") >= 64 and count(p, "STTM")), key=len)
 
 
-def role_path(code: tuple[list[Instruction], dict[str, int]], opcode: str, times: int) -> int:
-    """Instructions of one KV tile of the warp that executes `opcode` so many times for it, rare branches left out. Where it does
-    half of them in each pass of an inner loop, over the query tiles, both passes are counted. Raises ValueError where no loop
-    fits."""
+def masked_path(code: tuple[list[Instruction], dict[str, int]], kv_tile: int = 128) -> list[Instruction]:
+    """The same for a tile with hidden keys: through the load from tensor memory that the way without them leaves out, the loop
+    around it (if it is one) as often as it loads columns of the tile. Where such tiles have a loop of their own, the way through
+    that; where there is one kind of tile, `softmax_path`."""
+    instructions, labels = code
+    bodies = {s: instructions[slice(*s)] for s in loops(*code)}
+    tile_loops = [s for s, body in bodies.items() if count(body, "MUFU.EX2") >= 64 and count(body, "STTM")]
+    inner = [s for s in tile_loops if not any(s != t and s[0] <= t[0] and t[1] <= s[1] for t in tile_loops)]
+    paths = {s: shortest_path(instructions, labels, s) for s in inner}
+    span = min(inner, key=lambda s: len(paths[s]))
+    taken = {id(x) for x in paths[span]}
+    aside = [i for i in range(*span) if instructions[i].opcode.startswith("LDTM") and id(instructions[i]) not in taken]
+    if not aside:
+        return max(paths.values(), key=len)
+    last = max(i for i in _ways(instructions, labels, *span) if instructions[i].opcode.startswith("BRA"))
+    path = _way(instructions, labels, span, span[0], aside[0])[:-1] + _way(instructions, labels, span, aside[0], last)
+    around = [s for s in loops(*code) if span[0] < s[0] <= aside[0] < s[1] < span[1]]
+    if around:
+        columns = int(re.search(r"x(\d+)", instructions[aside[0]].opcode + instructions[aside[0]].rest)[1])
+        path += shortest_path(instructions, labels, around[-1]) * (kv_tile // columns - 1)
+    return path
+
+
+def role_path(code: tuple[list[Instruction], dict[str, int]], opcode: str, times: int) -> list[Instruction]:
+    """One KV tile of the warp that executes `opcode` so many times for it, rare branches left out. Where it does half of them in
+    each pass of an inner loop, over the query tiles, both passes are there. Raises ValueError where no loop fits."""
     paths = [shortest_path(*code, s) for s in loops(*code)]
-    whole = [len(p) for p in paths if count(p, opcode) == times and not count(p, "MUFU")]
-    half = [len(p) for p in paths if 2 * count(p, opcode) == times and not count(p, "MUFU")]
+    whole = [p for p in paths if count(p, opcode) == times and not count(p, "MUFU")]
+    half = [p for p in paths if 2 * count(p, opcode) == times and not count(p, "MUFU")]
     if not whole and not half:
         raise ValueError(f"no loop executes {opcode} {times} times")
-    return min(whole) if whole else max(half) + min(half)
+    return min(whole, key=len) if whole else max(half, key=len) + min(half, key=len)
+
+
+def register_limits(code: tuple[list[Instruction], dict[str, int]]) -> list[int]:
+    """What warp roles set their registers to, most first."""
+    found = {int(x.rest.split()[-2], 16) for x in code[0] if x.opcode.startswith("USETMAXREG")}
+    return sorted(found, reverse=True)
 
 
 def by_class(stretch: list[Instruction]) -> Counter:

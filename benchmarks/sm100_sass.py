@@ -2,9 +2,10 @@
 
     python benchmarks/sm100_sass.py            prints the table, writes results/sm100_sass.{json,md} and docs/performance.md
 
-Counted along the shortest way through each role's loop over KV tiles (`sass.py`): a tile without mask, no rescaling. A KV tile
-is 128 keys for both query tiles of 128 rows; each of the 8 softmax warps executes its path once for it, 4 correction warps
-theirs, and one mma and one load warp theirs. Needs nvidia-cutlass-dsl, nvdisasm and, for its rows, flash-attn-4. One process
+Counted along the shortest way through each role's loop over KV tiles (`sass.py`): a tile without hidden keys, no rescaling; "keys
+hidden": of the softmax where the mask hides some. A KV tile is 128 keys for both query tiles of 128 rows; each of the 8 softmax
+warps executes its path once for it, 4 correction warps theirs, and one mma and one load warp theirs. Barrier operations: waits,
+arrivals and commits of all of them. Needs nvidia-cutlass-dsl, nvdisasm and, for its rows, flash-attn-4. One process
 a maker: flash-attn-4's interface is made to compile for CPU tensors (tests/emulator/fa4.py)."""
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import sass
@@ -30,28 +32,36 @@ CASES = {
     "D=128 softcap": ((128, 128), "softcap", dict(softcap=20.0)),
     "D=128 ALiBi": ((128, 128), "alibi without mask", dict(score_mod="alibi")),
     "D=128 learned relative bias": ((128, 128), "learned_relative_bias", dict(score_mod="relative")),
-    "D=128 documents": ((128, 128), "document", None),
+    "D=128 documents": ((128, 128), "document_causal", dict(mask_mod="documents")),
 }
 SHOWN = ("MUFU", "FMA", "ALU", "convert")
+WARPS = dict(softmax=8, correction=4, mma=1, load=1)
 
 
-def ours() -> dict[str, bytes]:
-    """Case -> cubin."""
+def ours() -> dict[str, tuple[bytes, int]]:
+    """Case -> (cubin, bytes of shared memory)."""
     import cutlass.cute as cute
+    import torch
 
+    from flexfa4 import mods
     from flexfa4.ir import DType
     from flexfa4.kernels.arguments import Signature, fake_arguments
     from flexfa4.kernels.sm100.forward import Forward
     from flexfa4.plan import plan_forward
+    from flexfa4.plan.budget import check_smem
+    from flexfa4.trace import bind
 
     made = {}
     with tempfile.TemporaryDirectory() as dumps:  # what is kept is also written to a file
         options = f"--enable-tvm-ffi --gpu-arch sm_100a --keep-cubin --dump-dir {dumps}"
         for name, (dims, entry, _) in CASES.items():
             graphs = gallery_graphs(entry) if entry else {}
+            if entry == "document_causal":  # with labels of 32 bits, as on the other side
+                graphs = dict(mask=bind(mods.document_causal(torch.zeros(330, dtype=torch.int32)), "mask").graph)
             plan = plan_forward("sm100", DType.BF16, *dims, tuple(graphs.values()))
             signature = Signature(plan, masked="mask" in graphs)
-            made[name] = cute.compile(Forward(signature), *fake_arguments(signature, True), options=options).__cubin__
+            cubin = cute.compile(Forward(signature), *fake_arguments(signature, True), options=options).__cubin__
+            made[name] = cubin, check_smem(plan.tiles.smem)
     return made
 
 
@@ -65,7 +75,7 @@ def gallery_graphs(entry: str) -> dict:
     return {kind: bind(example[f"{kind}_mod"], kind).graph for kind in kinds if example.get(f"{kind}_mod") is not None}
 
 
-def theirs() -> dict[str, bytes]:
+def theirs() -> dict[str, tuple[bytes, int]]:
     sys.path.insert(0, str(ROOT / "tests" / "emulator"))
     import fa4
 
@@ -81,54 +91,92 @@ def theirs() -> dict[str, bytes]:
     for name, (dims, _, options) in CASES.items():
         if options is None:
             continue
-        if "score_mod" in options:
-            mod = options["score_mod"]
-            options = dict(score_mod=getattr(fa4_score_mods, mod), aux_tensors=fa4_score_mods.aux(mod))
+        for kind in ("score_mod", "mask_mod"):
+            if kind in options:
+                mod = options[kind]
+                options = {kind: getattr(fa4_score_mods, mod), "aux_tensors": fa4_score_mods.aux(mod)}
         q, k, v = fa4.inputs(1, 256, 256, 1, 1, *dims)
-        with fa4.device("sm_100a", completion="immediate"), torch.no_grad():
+        with fa4.device("sm_100a", completion="immediate") as dev, torch.no_grad():
+            dev.recorded = []
             interface._flash_attn_fwd(q, k, v, return_lse=True, **options)
-        made[name] = kept[-1].__cubin__
+        made[name] = kept[-1].__cubin__, dev.recorded[0].smem
     return made
 
 
-def figures(cubin: bytes, dims: tuple[int, int]) -> dict:
+def figures(cubin: bytes, smem: int, dims: tuple[int, int]) -> dict:
     from flexfa4.emit.cubin import kernel_facts
 
     code = sass.disassemble(cubin)
-    softmax = sass.softmax_path(code)
     products = 2 * (128 // 16 + dims[0] // 16)
     paths = dict(
-        mma=sass.role_path(code, "UTCHMMA", products), correction=sass.role_path(code, "LDS", 2),
+        softmax=sass.softmax_path(code), correction=sass.role_path(code, "LDS", 2), mma=sass.role_path(code, "UTCHMMA", products),
         load=sass.role_path(code, "UTMALDG", -(-dims[0] // 64) + -(-dims[1] // 64)),
     )  # fmt: skip
-    facts = kernel_facts(cubin)[0]
+    (facts,) = kernel_facts(cubin)
+    slots, barriers, kinds = 0, 0, Counter()
+    for role, path in paths.items():
+        slots += WARPS[role] * len(path)
+        barriers += WARPS[role] * sum(sass.count(path, opcode) for opcode in ("SYNCS", "UTCBAR", "BAR."))
+        kinds += Counter({kind: WARPS[role] * n for kind, n in sass.by_class(path).items()})
     return dict(
-        frame_bytes=facts.frame_bytes, registers=facts.registers, code_bytes=facts.code_bytes, softmax=len(softmax), **paths,
-        classes=dict(sass.by_class(softmax)),
-        issue=8 * len(softmax) + 4 * paths["correction"] + paths["mma"] + paths["load"],
+        frame_bytes=facts.frame_bytes, registers=sass.register_limits(code), smem=smem, code_bytes=facts.code_bytes,
+        **{role: len(path) for role, path in paths.items()}, hidden=len(sass.masked_path(code)),
+        classes=dict(sass.by_class(paths["softmax"])), all_classes=dict(kinds), barriers=barriers, issue=slots,
     )  # fmt: skip
 
 
 def table(rows: dict[str, dict[str, dict]]) -> str:
-    heads = ["kernel", "of", "spilled bytes", "code KiB", *(f"{c} / score" for c in SHOWN), "all / score"]
-    heads += ["softmax", "correction", "mma", "load", "issue slots"]
-    lines = ["| " + " | ".join(heads) + " |", "|---|---|" + "--:|" * (len(heads) - 2)]
-    for name in CASES:
-        for maker, of in rows.items():
-            if name in of:
-                f = of[name]
-                cells = [name, maker, f["frame_bytes"], f"{f['code_bytes'] / 1024:.0f}"]
-                cells += [f"{f['classes'].get(c, 0) / 128:.2f}" for c in SHOWN] + [f"{f['softmax'] / 128:.2f}"]
-                cells += [f["softmax"], f["correction"], f["mma"], f["load"], f["issue"]]
-                lines.append("| " + " | ".join(map(str, cells)) + " |")
+    heads = ["kernel", "of", *(f"{c} / score" for c in SHOWN), "all / score", "softmax", "keys hidden"]
+    heads += ["correction", "mma", "load"]
+    lines = [_line([*heads, "issue slots"]), "|---|---|" + "--:|" * (len(heads) - 1)]
+    for name, maker, f in _each(rows):
+        cells = [f"{f['classes'].get(c, 0) / 128:.2f}" for c in SHOWN] + [f"{f['softmax'] / 128:.2f}"]
+        cells += [f[role] for role in ("softmax", "hidden", "correction", "mma", "load", "issue")]
+        lines.append(_line([name, maker, *cells]))
     return "\n".join(lines)
+
+
+def resources(rows: dict[str, dict[str, dict]]) -> str:
+    heads = ["kernel", "of", "registers by role", "spilled bytes", "shared memory", "code KiB", "barrier operations"]
+    lines = [_line(heads), "|---|---|---|" + "--:|" * (len(heads) - 3)]
+    for name, maker, f in _each(rows):
+        registers = " / ".join(map(str, f["registers"]))
+        cells = [name, maker, registers, f["frame_bytes"], f"{f['smem']:,}", f"{f['code_bytes'] / 1024:.0f}", f["barriers"]]
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def roofline(rows: dict[str, dict[str, dict]]) -> str:
+    """Clocks of an SM for 128 keys of both query tiles, by resource, with the rates that the paper on FlashAttention-4 gives for
+    the B200: a clock has 8192 operations of the tensor core (multiplications and additions), 16 special functions, 128 bytes of
+    shared memory, 4 warp instructions. A product reads both operands from shared memory, but P from tensor memory."""
+    shown = {name: CASES[name][0] for name in ("D=64", "D=128", "D=192, 128")}
+    clocks = {
+        "tensor core, both products": lambda d, dv, f: 2 * 2 * 128 * 128 * (d + dv) // 8192,
+        "special functions": lambda d, dv, f: f["classes"]["MUFU"] * 32 * 8 // 16,
+        "shared memory, operands of the products": lambda d, dv, f: 2 * 2 * 128 * (2 * d + dv) // 128,
+        "shared memory, TMA of K and V": lambda d, dv, f: 2 * 128 * (d + dv) // 128,
+        "issue": lambda d, dv, f: f["issue"] // 4,
+    }
+    lines = [_line(["clocks", *shown]), "|---|" + "--:|" * len(shown)]
+    for resource, of in clocks.items():
+        lines.append(_line([resource, *(of(*dims, rows["flexfa4"][name]) for name, dims in shown.items())]))
+    return "\n".join(lines)
+
+
+def _line(cells: list) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _each(rows: dict[str, dict[str, dict]]) -> list[tuple[str, str, dict]]:
+    return [(name, maker, of[name]) for name in CASES for maker, of in rows.items() if name in of]
 
 
 def main() -> None:
     if len(sys.argv) > 1:
         maker, sys.argv = sys.argv[1], sys.argv[:1]
         cubins = {"flexfa4": ours, "flash-attn-4": theirs}[maker]()
-        print("\n" + json.dumps({name: figures(cubin, CASES[name][0]) for name, cubin in cubins.items()}))
+        print("\n" + json.dumps({name: figures(*found, CASES[name][0]) for name, found in cubins.items()}))
         return
     rows = {}
     for maker in ("flexfa4", "flash-attn-4"):
@@ -137,7 +185,7 @@ def main() -> None:
             print(f"{maker}: {done.stderr[-2000:]}", file=sys.stderr)
             continue
         rows[maker] = json.loads(done.stdout.splitlines()[-1])
-    text = table(rows)
+    text = "\n\n".join((table(rows), resources(rows), roofline(rows)))
     RESULTS.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
     RESULTS.with_suffix(".md").write_text(text + "\n")
     page = ROOT / "docs" / "performance.md"

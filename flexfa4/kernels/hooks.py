@@ -13,7 +13,7 @@ b alone and rows() a head for each row.
 from __future__ import annotations
 
 import math
-from typing import Sequence
+from typing import Callable, Sequence
 
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32
@@ -25,8 +25,10 @@ from flexfa4.plan.signature import KINDS
 
 from .affine import Walker, affine_terms
 from .arguments import Signature, Values
+from .bits import Words, below, bit
 from .carried import Fixed
 from .slices import Area, Read, Stretch, slice_reads
+from .spread import Spread
 
 LOG2_E = math.log2(math.e)
 LN_2 = math.log(2.0)
@@ -48,6 +50,7 @@ class Hooks(Fixed):
                     self.emitters["inside"] = Emitter(graph, captures, slots, plan.precise, plan.assume, (inside(graph).root,))
                     self.reads["inside"] = slice_reads(self.emitters["inside"], contiguous)
         self.terms = affine_terms(self.emitters["score"]) if "score" in self.emitters else ()
+        self.words = Words(self.emitters["mask"], plan.pack > 1) if "mask" in self.emitters else None
 
     def has(self, kind: str) -> bool:
         return kind in self.emitters
@@ -66,7 +69,7 @@ class TileHooks(Fixed):
     """The graphs at one work item."""
 
     def __init__(self, hooks: Hooks, scopes: dict[str, Scope]):
-        self.emitters, self.reads, self.scopes = hooks.emitters, hooks.reads, scopes
+        self.emitters, self.reads, self.scopes, self.words = hooks.emitters, hooks.reads, scopes, hooks.words
         self.walker = Walker(hooks.terms, scopes["score"]) if hooks.terms else None
 
     def rows(self, positions: Sequence[Int32], heads: Sequence[Int32] | None = None) -> "RowHooks":
@@ -82,7 +85,7 @@ class RowHooks(Fixed):
 
     def __init__(self, tile: TileHooks, rows: dict[str, list[Scope]], leaves: list[dict]):
         self._emitters, self._tiles, self._rows, self._leaves = tile.emitters, tile.scopes, rows, leaves
-        self._reads, self._walker = tile.reads, tile.walker
+        self._reads, self._walker, self._words = tile.reads, tile.walker, tile.words
 
     def slices(self, kind: str, first_column: Int32, area: Area) -> list[Stretch]:
         """The look-ups of the score or mask graph that may be read as slices of this fragment, where each is `inside`."""
@@ -123,6 +126,29 @@ class RowHooks(Fixed):
             for i, row in enumerate(self._rows[kind]):
                 seen = Boolean(emitter.join(row, column, known=_of_element(slices, i, j)).value()) & exists
                 fragment[i, j] = select(seen, fragment[i, j], Float32(-math.inf), Float32)
+
+    def mask_run(self, fragment: cute.Tensor, first: Int32, present: Int32, spread: Spread) -> None:
+        """`mask` of one row, keys first, first + 1, ..., of which `present` exist; at most 32."""
+        seen = self._seen_of_run(first, present, spread)
+        for j in range(cute.size(fragment)):
+            fragment[0, j] = select(seen(j), fragment[0, j], Float32(-math.inf), Float32)
+
+    def _seen_of_run(self, first: Int32, present: Int32, spread: Spread) -> Callable[[int], Boolean]:
+        if self._words is None:
+            exist = below(present)
+            return lambda j: bit(exist, j, True)
+        emitter, tile, (row,), all_words = self._emitters["mask"], self._tiles["mask"], self._rows["mask"], self._words.is_all
+        lane = emitter.join(tile, kv=spread.key(first))
+        words, exist = self._words.at(emitter.join(row, tile.inner(kv=first)), lane, present)
+        columns = spread.values(emitter, lane, self._words.remaining())
+
+        def seen(j: int) -> Boolean:
+            column = emitter.join(tile, known={n: values[j] for n, values in columns.items()}, kv=first + j)
+            known = {n: bit(word, j, all_words) for n, word in words.items()}
+            value = Boolean(emitter.join(row, column, known=known).value())
+            return value if exist is None else value & bit(exist, j, False)
+
+        return seen
 
     def out(self, fragment: cute.Tensor, columns: Sequence[Int32], lses: Sequence[Float32]) -> None:
         """fragment[i, j] = out graph of it, with the natural-log LSE of row i and output column columns[j]; nothing without an

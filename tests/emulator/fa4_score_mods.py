@@ -1,4 +1,4 @@
-"""Score changes in flash-attn-4's own form, to compare the code it makes of them: vectors in registers, arguments by name."""
+"""Score changes and a mask in flash-attn-4's own form, to compare the code it makes of them: vectors in registers."""
 
 import cutlass
 import cutlass.cute as cute
@@ -29,5 +29,18 @@ def relative(scores, b_idx, h_idx, q_idx, kv_idx, seqlen_info, aux_tensors):
     return scores + bias.load()
 
 
+@cute.jit
+def documents(b_idx, h_idx, q_idx, kv_idx, seqlen_info, aux_tensors):
+    """Causal within a document; table[position] is a position's document."""
+    at = cute.make_rmem_tensor(2, Int32)
+    at[0], at[1] = q_idx[0], kv_idx[0]
+    of = cute.make_rmem_tensor(2, Int32)
+    of[0], of[1] = aux_tensors[0][at[0]], aux_tensors[0][at[1]]
+    same = cute.make_rmem_tensor(1, cutlass.Boolean)
+    same[0] = of[0] == of[1]
+    return same.load() & (q_idx >= kv_idx)
+
+
 def aux(name: str):
-    return [torch.zeros(HEADS, 2 * SPAN + 1)] if name == "relative" else None
+    tables = dict(relative=lambda: [torch.zeros(HEADS, 2 * SPAN + 1)], documents=lambda: [torch.zeros(512, dtype=torch.int32)])
+    return tables[name]() if name in tables else None

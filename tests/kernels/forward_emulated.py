@@ -204,6 +204,20 @@ def one_key_above(score, b, h, q, kv):
     return torch.where(kv == 3, score, score - 1000.0)
 
 
+def compared(b, h, q, kv):
+    """Comparisons of positions in both directions, their logic, and numbers that belong to the row alone."""
+    near = (kv > q - 60) & (kv - 40 <= q) & ~(kv == q - 1)
+    return (near ^ (kv + 5 == q)) | (q + kv < 64) & (kv != 7) | ((q % 5 == 0) & (200 - kv >= h * 100))
+
+
+def labelled(b, h, q, kv):
+    """Limits as far as 64 bits go; labels of 64 and of 8 bits that change at every key."""
+    return (kv <= LIMITS[q]) & (kv >= -LIMITS[q]) & ((WIDE_LABELS[kv] == WIDE_LABELS[q]) | (LABELS[kv] != LABELS[q + 1] + b))
+
+
+LIMITS = torch.tensor([2**63 - 1, 100, 2**40, -(2**63) + 1, 31, 32]).repeat(60)
+WIDE_LABELS = torch.arange(360) % 37 * 2**40
+LABELS = (torch.arange(360) * 7 % 50).to(torch.int8)
 RAMP = torch.linspace(-2, 2, 400)
 CASES = [
     Case("plain"),
@@ -227,6 +241,8 @@ CASES = [
     Case("D=40", dims=(40, 40)),
     Case("D=31, 17", dims=(31, 17)),
     Case("a literal beyond 32 bits", mask_mod=lambda b, h, q, kv: q - kv + 10**12 < 10**12 + 20, workers=2),
+    Case("comparisons as words", (300, 300), mask_mod=compared, workers=2),
+    Case("labels and far limits", (300, 330), mask_mod=labelled, dims=(64, 64)),
     Case("bias of the distance", (300, 420), (4, 2), score_mod=by_distance(4, 420), mask_mod=mods.causal_mask),
     Case("index that wraps", (400, 400), (1, 1), (64, 64), score_mod=wrapping),
     Case("scores that fall", (200, 420), score_mod=falling),

@@ -16,9 +16,11 @@ from cutlass.cute.nvgpu import tcgen05
 from ..exp2 import exp2_packed
 from ..carried import Carried, Fixed
 from ..hooks import Hooks, RowHooks
+from ..spread import Spread
 from .context import Context
 from .scheduler import following
 
+WARP = 32
 LOAD_COLUMNS = 32  # of S in one tcgen05.ld
 STORE_COLUMNS = 32  # of P in one tcgen05.st, in 16 words
 
@@ -119,10 +121,16 @@ class Softmax(Fixed):
             columns = columns_from(tile * width + offset, count)
             row.hooks.score(s, columns, self.ctx.scale)
             if cutlass.const_expr(hidden):
-                keys = self.ctx.kv_len - tile * width - offset
-                row.hooks.mask(s, columns, [Boolean(j < keys) for j in range(count)])
+                first = tile * width + offset
+                row.hooks.mask_run(s, first, self.ctx.kv_len - first, self.spread(count))
             cute.copy(store, r_s, store.partition_D(part))
         cute.arch.fence_view_async_tmem_store()
+
+    def spread(self, count: int) -> Spread:
+        """Through the place of this warp's row maxima, which are written at the end of a row."""
+        warp = cute.arch.make_warp_uniform(self.thread // WARP * WARP)
+        words = cute.recast_ptr(self.ctx.statistics.maximum[None, self.q_tile].iterator + warp, dtype=Int32)
+        return Spread(cute.make_tensor(words.align(16), cute.make_layout(WARP)), count)
 
     @cute.jit
     def softmax(self, s: cute.Tensor, row: Row, state: State) -> State:
