@@ -77,13 +77,16 @@ def fake_arguments(signature: Signature, env_stream: bool) -> tuple:
         parts = (make_fake_compact_tensor(Float32, shape, stride_order=(2, 1, 0)),
                  make_fake_compact_tensor(Float32, shape[:2], stride_order=(1, 0)))
     counter = fake_list(1) if signature.counted else None
+    stream = make_fake_stream(use_tvm_ffi_env_stream=env_stream)
+    return (Tensors(q, k, v, out, lse), Float32(0), Lists(spans, work, parts, counter), Int32(0), fake_values(signature), stream)
+
+
+def fake_values(signature: Signature) -> Values:
     described = [c for g in signature.graphs if g is not None for c in g.captures]
     dense = signature.contiguous or (False,) * len(described)
     captures = tuple(_fake_capture(c, last_is_dense) for c, last_is_dense in zip(described, dense))
     slots = tuple(kind(0) for kind in slots_of(signature))
-    stream = make_fake_stream(use_tvm_ffi_env_stream=env_stream)
-    return (Tensors(q, k, v, out, lse), Float32(0), Lists(spans, work, parts, counter), Int32(0),
-            Values(captures or None, slots or None), stream)
+    return Values(captures or None, slots or None)
 
 
 def fake_rows(element, shape: tuple) -> cute.Tensor:

@@ -1,7 +1,8 @@
 """Combines the parts of query tiles that were split over KV: any architecture.
 
 Part p of a row is its softmax over some of the keys, O_p, with LSE_p. The row's LSE is log(sum(exp(LSE_p))) and its output the
-sum of exp(LSE_p - LSE) O_p. One warp a row; a lane holds every 32nd column. Of rows that do not exist the parts hold nothing.
+sum of exp(LSE_p - LSE) O_p, on which the out graph runs. One warp a row; a lane holds every 32nd column. Of rows that do not
+exist the parts hold nothing.
 """
 from __future__ import annotations
 
@@ -14,42 +15,44 @@ from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream
 
 from flexfa4.emit.values import select
 
-from .arguments import ELEMENT, Signature, fake_list, fake_rows
-from .hooks import LN_2, LOG2_E
+from .arguments import ELEMENT, Signature, Values, fake_list, fake_rows, fake_values
+from .hooks import LN_2, LOG2_E, Hooks
 from .packing import Packing
 
 WARPS = 4
 
 
 def fake_combine_arguments(signature: Signature) -> tuple:
-    """(parts, rows int32[m, 4] of (batch, head, first query, queries), ptr int32[m + 1], out, lse, packed, stream): row i is
-    parts ptr[i] .. ptr[i + 1]; parts, out and lse as in `arguments.Lists` and `arguments.Tensors`; packed: int32, heads in a
-    query tile."""
+    """(parts, rows int32[m, 4] of (batch, head, first query, queries), ptr int32[m + 1], out, lse, packed, values, stream): row
+    i is parts ptr[i] .. ptr[i + 1]; parts, out and lse as in `arguments.Lists` and `arguments.Tensors`; packed: int32, heads in
+    a query tile; values: of the out graph. signature: of a plan without other graphs."""
     batch, heads, q_len, dim_v, count = (cute.sym_int() for _ in range(5))
     shape = (count, signature.plan.tiles.rows, dim_v)
     parts = (make_fake_compact_tensor(Float32, shape, stride_order=(2, 1, 0)),
              make_fake_compact_tensor(Float32, shape[:2], stride_order=(1, 0)))
     out = fake_rows(ELEMENT[signature.plan.dtype], (batch, heads, q_len, dim_v))
     lse = make_fake_compact_tensor(Float32, (batch, heads, q_len), stride_order=(2, 1, 0))
-    return parts, fake_list(4), fake_list(1), out, lse, Int32(0), make_fake_stream(use_tvm_ffi_env_stream=True)
+    stream = make_fake_stream(use_tvm_ffi_env_stream=True)
+    return parts, fake_list(4), fake_list(1), out, lse, Int32(0), fake_values(signature), stream
 
 
 class Combine:
     """Callable with `fake_combine_arguments`; compile it with `cute.compile`."""
 
     def __init__(self, signature: Signature):
-        self.rows, self.pack = signature.plan.tiles.rows, signature.plan.pack
+        self.signature, self.rows, self.pack = signature, signature.plan.tiles.rows, signature.plan.pack
         self.columns = -(-signature.plan.tiles.head_dim_v // 32)
 
     @cute.jit
     def __call__(self, parts: tuple, rows: cute.Tensor, ptr: cute.Tensor, out: cute.Tensor, lse: cute.Tensor, packed: Int32,
-                 stream):
-        self.kernel(parts, rows, ptr, out, lse, packed).launch(
+                 values: Values, stream):
+        self.kernel(parts, rows, ptr, out, lse, packed, values).launch(
             grid=(rows.shape[0], self.rows // WARPS, 1), block=(32 * WARPS, 1, 1), stream=stream)
 
     @cute.kernel
-    def kernel(self, parts: tuple, rows: cute.Tensor, ptr: cute.Tensor, out: cute.Tensor, lse: cute.Tensor, packed: Int32):
-        values, lses = parts
+    def kernel(self, parts: tuple, rows: cute.Tensor, ptr: cute.Tensor, out: cute.Tensor, lse: cute.Tensor, packed: Int32,
+               values: Values):
+        outs, lses = parts
         tile, block, _ = cute.arch.block_idx()
         lane = cute.arch.lane_idx()
         row = block * WARPS + cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -63,19 +66,24 @@ class Combine:
             # A row that no part has a key for: every factor is exp2(-inf), nothing else.
             base = select(top == -math.inf, Float32(0.0), top, Float32)
             total = Float32(0.0)
-            sums = cute.make_rmem_tensor(self.columns, Float32)
+            sums = cute.make_rmem_tensor((1, self.columns), Float32)
             sums.fill(0.0)
             for part in cutlass.range(first, last):
                 weight = cute.math.exp2((lses[part, row] - base) * LOG2_E, fastmath=True)
                 total += weight
                 for i in cutlass.range_constexpr(self.columns):
                     if lane + 32 * i < out.shape[3]:
-                        sums[i] = sums[i] + weight * values[part, row, lane + 32 * i]
+                        sums[0, i] = sums[0, i] + weight * outs[part, row, lane + 32 * i]
             empty = Boolean(total == 0.0)
             inverse = select(empty, Float32(0.0), cute.arch.rcp_approx(total), Float32)
             for i in cutlass.range_constexpr(self.columns):
+                sums[0, i] = sums[0, i] * inverse
+            whole = base + cute.math.log2(total, fastmath=True) * LN_2
+            whole = select(empty, Float32(-math.inf), whole, Float32)
+            hooks = Hooks(self.signature, values).tile(batch, head).rows([q])
+            hooks.out(sums, [Int32(lane + 32 * i) for i in range(self.columns)], [whole])
+            for i in cutlass.range_constexpr(self.columns):
                 if lane + 32 * i < out.shape[3]:
-                    out[batch, head, q, lane + 32 * i] = out.element_type(sums[i] * inverse)
+                    out[batch, head, q, lane + 32 * i] = out.element_type(sums[0, i])
             if lane == 0:
-                whole = base + cute.math.log2(total, fastmath=True) * LN_2
-                lse[batch, head, q] = select(empty, Float32(-math.inf), whole, Float32)
+                lse[batch, head, q] = whole

@@ -34,7 +34,8 @@ class Plan:
 
     score, mask and out are canonical graph texts (`flexfa4.ir.text.show`), empty where there is no such hook. pack: places for
     query heads of one KV head in a query tile, 1 where it has one head; a power of two, so that a call with any number of
-    heads up to it takes the same kernel. split: writes partial results for the combine instead of the output. precise: no
+    heads up to it takes the same kernel. split: pieces of split rows write partial results for the combine,
+    which also runs the out graph on them, instead of the output. precise: no
     approximations in the hooks. assume: what integer narrowing takes for granted.
     """
 
@@ -55,7 +56,6 @@ class Plan:
         require(type(self.tiles) is kind, f"{self.arch} takes {kind.__name__}, not {type(self.tiles).__name__}")
         require(self.dtype in dtypes, f"{self.arch} takes {', '.join(map(repr, dtypes))} inputs, not {self.dtype!r}")
         self._check_pack()
-        require(not (self.split and self.out), "an output hook runs in the combine where a row is split, never in the parts")
         for name in ("score", "mask", "out"):
             text = getattr(self, name)
             require(

@@ -24,7 +24,7 @@ def forward(signature: Signature, runs_here: bool) -> Callable:
 
 
 def combine(signature: Signature, runs_here: bool) -> Callable:
-    """That of the kernel that combines the parts of split rows; it depends on the plan's tiles, type and packing alone."""
+    """That of the kernel that combines the parts of split rows. signature: of the plan without graphs but the output's."""
     return _compile(Combine(signature), fake_combine_arguments(signature), signature, runs_here)
 
 

@@ -26,10 +26,11 @@ def compiled(signature: Signature) -> Callable:
 
 
 def compiled_combine(signature: Signature) -> Callable:
-    """The host function that combines the parts of split rows. It depends on the plan's tiles, type and packing alone."""
-    plan = signature.plan
-    key = plan.arch, plan.dtype, plan.tiles.rows, plan.tiles.head_dim_v, plan.pack
-    return _find(("combine", *key), "combine", lambda: repr(key), signature)
+    """The host function that combines the parts of split rows. It depends on the plan's tiles, type, packing and out graph."""
+    plan = replace(signature.plan, score="", mask="", split=False)
+    key = plan.arch, plan.dtype, plan.tiles.rows, plan.tiles.head_dim_v, plan.pack, plan.out
+    key += (plan.precise, plan.assume) if plan.out else ()
+    return _find(("combine", *key), "combine", lambda: repr(key), Signature(plan))
 
 
 def _find(key, kind: str, text: Callable[[], str], signature: Signature) -> Callable:
@@ -111,19 +112,20 @@ def work_items(plan: Plan, query: Tensor, key: Tensor, lists: Lists) -> int:
 
 
 class Prepared(NamedTuple):
-    """A kernel and those of its arguments that stay from call to call. combine: None where no rows are split. counted: CTAs draw
-    their work from a counter."""
+    """A kernel and those of its arguments that stay from call to call. combine: None where no rows are split. of_out: how many of
+    the captures and slots, the last ones, are those of the out graph. counted: CTAs draw their work from a counter."""
 
     plan: Plan
     function: Callable
     combine: Callable | None
+    of_out: tuple[int, int]
     lists: Lists
     workers: int
     counted: bool
 
 
 # By the identity of the plan, which `engine.choose` keeps: hashing a plan takes longer than the rest of the look-up.
-_functions: dict[tuple, tuple[Plan, Callable, Callable | None]] = {}
+_functions: dict[tuple, tuple[Plan, Callable, Callable | None, tuple[int, int]]] = {}
 
 
 def prepare(plan: Plan, lists: Lists, workers: int, counted: bool, contiguous: tuple[bool, ...]) -> Prepared:
@@ -135,7 +137,9 @@ def prepare(plan: Plan, lists: Lists, workers: int, counted: bool, contiguous: t
     if found is None:
         whole = plan if plan.split == split else replace(plan, split=split)
         signature = Signature(whole, lists.row_ptr is not None, lists.work is not None, counted, contiguous, placed)
-        found = _functions[key] = plan, compiled(signature), compiled_combine(signature) if split else None
+        graph, combine = signature.graphs[2], compiled_combine(signature) if split else None
+        of_out = (0, 0) if graph is None else (len(graph.captures), len(graph.slots))
+        found = _functions[key] = plan, compiled(signature), combine, of_out
     return Prepared(*found, lists, workers, counted)
 
 
@@ -154,7 +158,8 @@ def launch(prepared: Prepared, tensors: tuple, scale: float, values: tuple, coun
     prepared.function(*(given if argument is None else _wrapped(given, argument)))
     if parts is not None:
         packed = query.shape[1] // heads_of(prepared.plan, query, key)[1]
-        given = parts, lists.combine_rows, lists.combine_ptr, out, lse, packed
+        of_out = tuple([given[-n:] if n else None for given, n in zip(values, prepared.of_out)])
+        given = parts, lists.combine_rows, lists.combine_ptr, out, lse, packed, of_out
         prepared.combine(*(given if argument is None else _wrapped(given, argument)))
 
 

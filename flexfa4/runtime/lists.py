@@ -43,18 +43,13 @@ def lists_of(spans: Spans | WorkSpans, plan: Plan, query: Tensor, key: Tensor) -
     each batch and head count, and kept as long as the spans."""
     call = heads_of(plan, query, key)
     kept = _made.setdefault(spans, {})
-    found = kept.get((call, query.device, plan.out == ""))
+    found = kept.get((call, query.device))
     if found is None:
         per_section = section_kv_heads(key.shape[2], key.shape[3], plan.tiles.head_dim_v, key.element_size(), L2_BYTES[plan.arch])
         work = work_of(spans, call)
-        made = make_schedule(work, workers_of(query.device), per_section, split=_may_split(plan))
-        found = kept[call, query.device, plan.out == ""] = make_lists(spans, made, query.device)
+        made = make_schedule(work, workers_of(query.device), per_section)
+        found = kept[call, query.device] = make_lists(spans, made, query.device)
     return found
-
-
-def _may_split(plan: Plan) -> bool:
-    """Rows of a call with an output graph stay whole: their parts could not apply it, and whole rows must."""
-    return plan.arch == "sm90" and not plan.out
 
 
 def make_lists(spans: Spans | WorkSpans | None, schedule: Schedule | None, device: torch.device | str = "cpu",
@@ -107,7 +102,7 @@ def dense_lists(plan: Plan, query: Tensor, key: Tensor) -> Lists:
     """The lists of a call without a mask: rows in natural order, unless they are too few for the device and are split."""
     rows, heads = -(-query.shape[2] // plan.q_tile), heads_of(plan, query, key)
     workers = workers_of(query.device)
-    if rows * heads[0] * heads[1] >= 2 * workers or not _may_split(plan):
+    if rows * heads[0] * heads[1] >= 2 * workers:
         return NO_MASK
     kv_tiles = -(-key.shape[2] // plan.tiles.kv_tile)
     return _dense((plan.q_tile, query.shape[2]), kv_tiles, heads, workers, query.device)

@@ -185,6 +185,7 @@ def test_few_long_rows_are_split_over_keys():
     q, k, v = inputs(1, 20000, heads=8, kv_heads=2)
     check(q, k, v)
     check(q, k, v, mask_mod=mods.causal_bottom_right(1, 20000))
+    check(q, k, v, out_mod=lambda out, lse, b, h, i: out * (1 + 0.1 * h) - 0.01 * lse)
     q, k, v = inputs(300, 9000, heads=2, kv_heads=1, batch=1)
     check(q, k, v, mask_mod=mods.causal_bottom_right(300, 9000), score_mod=mods.tanh_softcap(20.0))
 

@@ -279,6 +279,13 @@ def gated(out, lse, b, h, q):
     return out * (0.25 + 0.125 * h) + 0.01 * lse
 
 
+def by_column(out, lse, b, h, q, d):
+    return out * COLUMN_SCALE[d] - 0.01 * lse.clamp(min=-10.0)
+
+
+COLUMN_SCALE = torch.linspace(0.5, 1.0, 40)
+
+
 def by_head(b, h, q, kv):
     """Head h sees h + 1 keys fewer than causal."""
     return q >= kv + h
@@ -317,6 +324,9 @@ CASES += [
     Case("packed, D=192, 128", (9, 300), (8, 1), (192, 128), mask_mod=mods.causal_bottom_right(9, 300), pack=8),
     Case("packed, D=31, 17", (9, 300), (6, 1), (31, 17), dtype=torch.float16, workers=1, pack=8),
     Case("split, packed", (1, 3000), (8, 1), split_over=8, pack=8),
+    Case("split, packed, an output graph", (3, 2000), (8, 2), (64, 64), score_mod=mods.tanh_softcap(2.0), out_mod=gated,
+         mask_mod=mods.causal_bottom_right(3, 2000), split_over=8, pack=4),
+    Case("split, an output graph by column", (300, 1500), (2, 2), (64, 40), mask_mod=seldom, out_mod=by_column, split_over=12),
     Case("split, packed, some queries", (20, 2000), (12, 2), (64, 64), mask_mod=mods.causal_bottom_right(20, 2000),
          score_mod=head_scale, split_over=12, pack=8),
 ]

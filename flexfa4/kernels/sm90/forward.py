@@ -146,16 +146,18 @@ class Forward:
                 inverses, lses = softmax.finish()
                 normalised = rows_and_columns(products.out)
                 scale_rows(normalised, inverses)
-                rows.out(normalised, [Int32(column + o) for o in column_offsets(t.head_dim_v)], lses)
+                out_columns = [Int32(column + o) for o in column_offsets(t.head_dim_v)]
                 memory = cute.recast_ptr(shared[0][None, None, queries].iterator, shapes.out.inner, dtype=self.element)
                 sink = Sink(*ends.out, cute.make_tensor(memory, shapes.out.outer), products.values, ends.packing)
                 if cutlass.const_expr(self.signature.plan.split):
                     if item.part == UNSPLIT:
+                        rows.out(normalised, out_columns, lses)
                         self.store(sink, ends, products.out, (item, place), at, lses, thread, group)
                     else:
                         kept = [ends.packing.exists(r, place.q_end) for r in at]
                         store_part(ends.parts, normalised, lses, kept, item.part, group * GROUP_ROWS + row, column)
                 else:
+                    rows.out(normalised, out_columns, lses)
                     self.store(sink, ends, products.out, (item, place), at, lses, thread, group)
                 # All lanes have read the item.
                 cute.arch.sync_warp()
