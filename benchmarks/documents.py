@@ -95,7 +95,8 @@ def variants(lengths: tuple[int, ...], tensors: tuple) -> tuple[dict[str, Callab
     mask, whole = mask_of(lengths, "cuda"), create_block_mask(causal, None, None, TOKENS, TOKENS, device="cuda")
     plan = plan_forward("sm90", DType.BF16, DIM, DIM, (mask.bound.graph,))
     along = mask.work_spans(plan.q_tile, plan.tiles.kv_tile)
-    looked_at = replace(along, runs=torch.where(along.runs == INSIDE, PARTIAL, along.runs))
+    looked_at = replace(along, runs=along.runs.clone())
+    looked_at.runs[:, 2].clamp_(max=FULL).masked_fill_(along.runs[:, 2] == INSIDE, PARTIAL)
     section = lists.section_kv_heads(TOKENS, DIM, DIM, 2, lists.L2_BYTES["sm90"])
 
     def launch(spans, natural: bool = False) -> Callable:

@@ -18,7 +18,7 @@ from cutlass import Boolean, Int32
 from flexfa4.emit.values import select
 
 from .carried import Carried
-from .walk import PARTIAL, Grid, Walk, WorkItem, row_records, run_record
+from .walk import FULL, Grid, Walk, WorkItem, row_records, run_record
 
 WARP = 32
 
@@ -59,7 +59,7 @@ class Runs(Carried):
         run = self.run + select(rest, Int32(0), Int32(1), Int32)
         begin = select(rest, self.stop, self.next_begin, Int32)
         end = select(rest, self.end, self.next_end, Int32)
-        partial = select(rest, self.partial, Boolean(self.next_kind == PARTIAL), Boolean)
+        partial = select(rest, self.partial, Boolean(self.next_kind != FULL), Boolean)
         moved = replace(self, run=run).at(begin, end, partial)
         return replace(moved, valid=moved.valid & Boolean(run < self.last_run)).read_ahead()
 
@@ -70,7 +70,7 @@ class Runs(Carried):
 
 def runs_from(walk: Walk, whole_tiles: Int32) -> Runs:
     """Where a walk begins. whole_tiles: how many tiles of the sequence have all their keys."""
-    partial = Boolean(walk.kind == PARTIAL)
+    partial = Boolean(walk.kind != FULL)
     row = Runs(
         walk.valid, walk.tile, walk.stop, partial, walk.stop, partial, walk.limit, whole_tiles, walk.run, walk.last_run,
         walk.next_begin, walk.next_stop, walk.next_kind, walk.runs,

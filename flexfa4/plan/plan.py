@@ -84,7 +84,7 @@ class Plan:
     @property
     def places_work(self) -> bool:
         """Whether the kernel takes work tiles that begin at any query and key."""
-        return self.arch == "sm90"
+        return self.arch in ("sm90", "sm100")
 
     def compile_key(self) -> str:
         """64 hex digits, the same in every process and on every machine."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Boolean, Float32, Int32
 
 from flexfa4.ir import Graph
 from flexfa4.plan import Level, hoist
@@ -15,6 +15,7 @@ from ..arguments import Signature, Values
 from ..carried import Fixed
 from ..hooks import Hooks, RowHooks
 from ..packing import Packing
+from ..walk import Place, WorkItem, place_of
 from .barriers import Barriers
 from .scheduler import Scheduler
 from .shapes import Shapes
@@ -50,7 +51,8 @@ class Statistics(Fixed):
 
 @dataclass(frozen=True)
 class Context(Fixed):
-    """parts: `arguments.Lists`', of a plan with split rows. tmem_address: the word of shared memory that tcgen05.alloc writes."""
+    """rows: the output, where work items lie at any query, else None. parts: `arguments.Lists`', of a plan with split rows.
+    tmem_address: the word of shared memory that tcgen05.alloc writes."""
 
     signature: Signature
     shapes: Shapes
@@ -61,6 +63,7 @@ class Context(Fixed):
     k: Operand
     v: Operand
     out: Operand
+    rows: cute.Tensor | None
     lse: cute.Tensor
     parts: tuple | None
     statistics: Statistics
@@ -93,13 +96,27 @@ class Context(Fixed):
     def kv_len(self) -> Int32:
         return self.k.tensor.shape[0]
 
-    def query_tile(self, item, i) -> Int32:
-        """The query tile of 128 rows that is tile `i` of a work item."""
-        return item.q_tile * self.tiles.q_tiles + i
+    def place(self, item: WorkItem) -> Place:
+        """Where an item lies; the same for all lanes of a warp."""
+        found = place_of(item, self.scheduler.spans, self.signature.plan.q_tile, (self.q_len, self.kv_len))
+        if not self.signature.placed:
+            return found
+        one = cute.arch.make_warp_uniform
+        return Place(one(found.q_begin), one(found.q_end), one(found.kv_begin), one(found.kv_end))
 
-    def row(self, item, i, thread) -> Int32:
+    def query(self, place: Place, i) -> Int32:
+        """The first query of tile `i` of a work item."""
+        return place.q_begin + i * (self.tiles.q_tile // self.signature.plan.pack)
+
+    def row(self, place: Place, i, thread) -> Int32:
         """The row of the head's matrix (`packing`) that is row `thread` of query tile `i`."""
-        return self.query_tile(item, i) * self.tiles.q_tile + thread
+        return place.q_begin * self.signature.plan.pack + i * self.tiles.q_tile + thread
+
+    def stored_whole(self, place: Place, i) -> Boolean:
+        """Whether no row of query tile `i` belongs to another item, so that TMA may store it."""
+        if not self.signature.placed:
+            return Boolean(True)
+        return Boolean(self.query(place, i + 1) <= place.q_end) | Boolean(place.q_end == self.q_len)
 
     def row_hooks(self, hooks: Hooks, item, row) -> RowHooks:
         head = self.packing.head(item.head, row)

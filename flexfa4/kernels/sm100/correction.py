@@ -95,11 +95,16 @@ class Correction(Fixed):
             factor = cute.arch.rcp_approx(row_sum)
             lse = (row_max * hooks.softmax_scale(ctx.scale) + cute.math.log2(row_sum, fastmath=True)) * LN_2
         barriers.out_empty.wait(i, out_parity)
-        row = ctx.row(item, i, self.thread)
-        rows, exists = ctx.row_hooks(hooks, item, row), ctx.packing.exists(row, ctx.q_len)
+        place = ctx.place(item)
+        row = ctx.row(place, i, self.thread)
+        rows, exists = ctx.row_hooks(hooks, item, row), ctx.packing.exists(row, place.q_end)
+        head, query = ctx.packing.head(item.head, row), ctx.packing.query(row)
         whole = self.is_whole(item)
         if whole:
-            self.write_out(i, any_tile, factor, rows, lse)
+            if ctx.stored_whole(place, i):
+                self.write_out(i, any_tile, factor, rows, lse)
+            else:
+                self.write_row(i, any_tile, factor, rows, lse, (item.batch, head, query, exists))
         if cutlass.const_expr(ctx.parts is not None):
             if not whole:
                 self.write_part(i, any_tile, factor, lse, item.part, exists)
@@ -108,7 +113,7 @@ class Correction(Fixed):
         cute.arch.fence_proxy("async.shared", space="cta")
         barriers.out_full.arrive(i)
         if whole & exists:
-            ctx.lse[item.batch, ctx.packing.head(item.head, row), ctx.packing.query(row)] = lse
+            ctx.lse[item.batch, head, query] = lse
 
     def is_whole(self, item: WorkItem):
         """Whether an item is its whole row, and not a piece for the combine."""
@@ -140,6 +145,21 @@ class Correction(Fixed):
             r_out = cute.make_rmem_tensor((COLUMNS,), ctx.shapes.dtype)
             r_out.store(cute.make_tensor(r_o.iterator, cute.make_layout(COLUMNS)).load().to(ctx.shapes.dtype))
             cute.autovec_copy(r_out, targets[self.thread, None, 0, block])
+
+    @cute.jit
+    def write_row(self, i: Int32, any_tile, factor: Float32, rows: RowHooks, lse: Float32, where: tuple):
+        """As `write_out`, to memory: rows of other items are in the tile, and TMA would write those too. where: (batch, head,
+        query, whether it is this item's)."""
+        if cutlass.const_expr(self.ctx.rows is not None):
+            batch, head, query, exists = where
+            out = self.ctx.rows
+            load, blocks = self.o_blocks(i, tcgen05.Ld32x32bOp)
+            for block in cutlass.range_constexpr(len(blocks)):
+                r_o = self.scaled_o(load, blocks[block], any_tile, factor)
+                rows.out(r_o, [Int32(block * COLUMNS + j) for j in range(COLUMNS)], [lse])
+                for j in cutlass.range_constexpr(COLUMNS):
+                    if exists & (block * COLUMNS + j < out.shape[3]):
+                        out[batch, head, query, block * COLUMNS + j] = out.element_type(r_o[0, j])
 
     def o_blocks(self, i: Int32, operation) -> tuple:
         """(this thread's copy between registers and COLUMNS columns of O, the blocks of columns)."""

@@ -59,12 +59,13 @@ class Forward:
         if cutlass.const_expr(lists.work is not None):
             count = lists.work.shape[0]
         tma = tuple(tuple(pair) for pair in (q_tma, k_tma, v_tma, out_tma))
-        self.kernel(tma, tensors.lse, scale, lists, grid, Int32(count), values).launch(
+        rows = tensors.out if cutlass.const_expr(self.signature.placed) else None
+        self.kernel(tma, (rows, tensors.lse), scale, lists, grid, Int32(count), values).launch(
             grid=(workers, 1, 1), block=(tiles.threads, 1, 1), stream=stream, min_blocks_per_mp=1
         )
 
     @cute.kernel
-    def kernel(self, tma: tuple, lse: cute.Tensor, scale: Float32, lists: Lists, grid: Grid, count: Int32, values: Values):
+    def kernel(self, tma: tuple, results: tuple, scale: Float32, lists: Lists, grid: Grid, count: Int32, values: Values):
         tiles, shapes = self.tiles, Shapes(self.tiles, self.signature.plan.dtype)
         smem = utils.SmemAllocator()
         s_q = _allocate(smem, shapes.dtype, shapes.q_layout())
@@ -89,13 +90,14 @@ class Forward:
                 initialise(barriers.table, barriers.pointers)
             cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
-        whole_tiles = tma[1][1].shape[0] // tiles.kv_tile
+        # Where items lie at any key, runs of FULL tiles end before the keys do.
+        whole_tiles = grid.kv_tiles if cutlass.const_expr(self.signature.placed) else tma[1][1].shape[0] // tiles.kv_tile
         lists_read = lists.work, lists.spans, grid, whole_tiles, count, self.signature.plan.split
         scheduler = Scheduler(tiles.scheduler, *lists_read, lists.counter, next_item, barriers)
         operands = [Operand(*pair, shared) for pair, shared in zip(tma, (s_q, s_k, s_v, s_out))]
         statistics = Statistics(s_factor, s_max)
         ctx = Context(
-            self.signature, shapes, Packing(self.signature.plan.pack, grid.packed), barriers, scheduler, *operands, lse,
+            self.signature, shapes, Packing(self.signature.plan.pack, grid.packed), barriers, scheduler, *operands, *results,
             lists.parts, statistics, tmem_address, scale, values
         )
         self.play(ctx, warp)

@@ -11,7 +11,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from ..barriers import Turn
 from ..carried import Fixed
-from ..walk import WorkItem
+from ..walk import Place, WorkItem
 from .context import Context, Operand
 from .scheduler import following
 from .shapes import over
@@ -28,8 +28,8 @@ class Load(Fixed):
         at = scheduler.first()
         while scheduler.busy(at):
             item = scheduler.item(at.index)
-            runs = scheduler.runs(item)
-            k, v = self.k_tiles(item), self.v_tiles(item)
+            runs, place = scheduler.runs(item), ctx.place(item)
+            k, v = self.k_tiles(item, place), self.v_tiles(item, place)
             # Under an output the place of the queries is emptied by every item, otherwise by those that load queries.
             if cutlass.const_expr(ctx.tiles.out_over_q):
                 ctx.barriers.q_empty.wait(0, q_parity)
@@ -38,7 +38,7 @@ class Load(Fixed):
                 ctx.barriers.q_empty.wait(0, q_parity)
                 q_parity = q_parity ^ 1
             if runs.valid:
-                self.load_queries(item)
+                self.load_queries(item, place)
             while runs.valid:
                 tile = runs.begin
                 while tile < runs.stop:
@@ -56,19 +56,18 @@ class Load(Fixed):
             turn = turn.next()
 
     @cute.jit
-    def load_queries(self, item: WorkItem) -> None:
+    def load_queries(self, item: WorkItem, place: Place) -> None:
         ctx = self.ctx
         tiles, barriers = ctx.tiles, ctx.barriers
-        rows = ctx.packing.tiles(ctx.q.tensor[None, None, item.head, item.batch], tiles.q_tile, tiles.head_dim)
+        matrix = ctx.q.tensor[None, None, item.head, item.batch]
+        rows = ctx.packing.tiles(matrix, tiles.q_tile, tiles.head_dim, place.q_begin)
         target, source = cpasync.tma_partition(
             ctx.q.atom, 0, cute.make_layout(1), cute.group_modes(over(ctx.q.smem, ctx.shapes.q_rows()), 0, 2),
             cute.group_modes(rows, 0, 2))
         # A TMA instruction takes eight uniform registers: a loop has few of them.
         for i in cutlass.range(tiles.q_tiles, unroll=1):
             barriers.q_full.expect(i, ctx.shapes.q_bytes)
-            cute.copy(
-                ctx.q.atom, source[None, ctx.query_tile(item, i)], target[None, i], tma_bar_ptr=barriers.q_full.pointer(i)
-            )
+            cute.copy(ctx.q.atom, source[None, i], target[None, i], tma_bar_ptr=barriers.q_full.pointer(i))
 
     def load_tile(self, operand: Operand, views: tuple, tile: Int32, turn: Turn, size: int) -> None:
         """One K or V tile into the next stage of the ring."""
@@ -78,14 +77,16 @@ class Load(Fixed):
         barrier = barriers.kv_full.pointer(turn.index)
         cute.copy(operand.atom, source[None, tile], target[None, turn.index], tma_bar_ptr=barrier)
 
-    def k_tiles(self, item: WorkItem) -> tuple:
+    def k_tiles(self, item: WorkItem, place: Place) -> tuple:
         ctx = self.ctx
-        rows = cute.local_tile(self.head(ctx.k, item), (ctx.tiles.kv_tile, ctx.tiles.head_dim), (None, 0))
+        keys = cute.domain_offset((place.kv_begin, 0), self.head(ctx.k, item))
+        rows = cute.local_tile(keys, (ctx.tiles.kv_tile, ctx.tiles.head_dim), (None, 0))
         return tma_tiles(ctx.k, ctx.shapes.qk_mma().get_slice(0).partition_B(rows))
 
-    def v_tiles(self, item: WorkItem) -> tuple:
+    def v_tiles(self, item: WorkItem, place: Place) -> tuple:
         ctx = self.ctx
-        rows = cute.local_tile(self.head(ctx.v, item), (ctx.tiles.head_dim_v, ctx.tiles.kv_tile), (0, None))
+        values = cute.domain_offset((0, place.kv_begin), self.head(ctx.v, item))
+        rows = cute.local_tile(values, (ctx.tiles.head_dim_v, ctx.tiles.kv_tile), (0, None))
         return tma_tiles(ctx.v, ctx.shapes.pv_mma().get_slice(0).partition_B(rows))
 
     def head(self, operand: Operand, item: WorkItem) -> cute.Tensor:

@@ -17,6 +17,7 @@ from ..exp2 import exp2_packed
 from ..carried import Carried, Fixed
 from ..hooks import Hooks, RowHooks
 from ..spread import Spread
+from ..walk import Place
 from .context import Context
 from .scheduler import following
 
@@ -42,10 +43,11 @@ class State(Carried):
 
 @dataclass(frozen=True)
 class Row(Fixed):
-    """What a thread needs of its row. scale: of the scores inside exp2."""
+    """What a thread needs of its row. scale: of the scores inside exp2; place: of the work item."""
 
     hooks: RowHooks
     scale: Float32
+    place: Place
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ class Softmax(Fixed):
         while scheduler.busy(at):
             item = scheduler.item(at.index)
             runs = scheduler.runs(item)
-            rows = ctx.row_hooks(hooks, item, ctx.row(item, self.q_tile, self.thread))
-            row = Row(rows, hooks.softmax_scale(ctx.scale))
+            place = ctx.place(item)
+            rows = ctx.row_hooks(hooks, item, ctx.row(place, self.q_tile, self.thread))
+            row = Row(rows, hooks.softmax_scale(ctx.scale), place)
             any_tile = runs.valid
             state = state.restarted()
             while runs.valid:
@@ -96,7 +99,7 @@ class Softmax(Fixed):
                 state = self.softmax(self.load_s(), row, state)
             else:
                 s = self.load_s()
-                row.hooks.score(s, columns_from(tile * ctx.tiles.kv_tile, ctx.tiles.kv_tile), ctx.scale)
+                row.hooks.score(s, columns_from(row.place.kv_begin + tile * ctx.tiles.kv_tile, ctx.tiles.kv_tile), ctx.scale)
                 state = self.softmax(s, row, state)
         else:
             if hidden:
@@ -118,11 +121,11 @@ class Softmax(Fixed):
             part = first_columns(t_s, offset, count)
             r_s = load_columns(load, part)
             s = cute.make_tensor(r_s.iterator, cute.make_layout((1, count)))
-            columns = columns_from(tile * width + offset, count)
+            first = row.place.kv_begin + tile * width + offset
+            columns = columns_from(first, count)
             row.hooks.score(s, columns, self.ctx.scale)
             if cutlass.const_expr(hidden):
-                first = tile * width + offset
-                row.hooks.mask_run(s, first, self.ctx.kv_len - first, self.spread(count))
+                row.hooks.mask_run(s, first, row.place.kv_end - first, self.spread(count))
             cute.copy(store, r_s, store.partition_D(part))
         cute.arch.fence_view_async_tmem_store()
 

@@ -25,14 +25,16 @@ class Store(Fixed):
         at = scheduler.first()
         while scheduler.busy(at):
             item = scheduler.item(at.index)
-            rows = ctx.packing.tiles(ctx.out.tensor[None, None, item.head, item.batch], tiles.q_tile, tiles.head_dim_v)
+            place, matrix = ctx.place(item), ctx.out.tensor[None, None, item.head, item.batch]
+            rows = ctx.packing.tiles(matrix, tiles.q_tile, tiles.head_dim_v, place.q_begin)
             source, target = cpasync.tma_partition(
                 ctx.out.atom, 0, cute.make_layout(1), cute.group_modes(ctx.out.smem, 0, 2), cute.group_modes(rows, 0, 2)
             )
             for i in cutlass.range(tiles.q_tiles, unroll=1):
                 barriers.out_full.wait(i, parity)
-                if cutlass.const_expr(ctx.parts is None) or item.part == UNSPLIT:
-                    cute.copy(ctx.out.atom, source[None, i], target[None, ctx.query_tile(item, i)])
+                if ctx.stored_whole(place, i):
+                    if cutlass.const_expr(ctx.parts is None) or item.part == UNSPLIT:
+                        cute.copy(ctx.out.atom, source[None, i], target[None, i])
                 cute.arch.cp_async_bulk_commit_group()
             for i in cutlass.range_constexpr(tiles.q_tiles):
                 cute.arch.cp_async_bulk_wait_group(tiles.q_tiles - 1 - i, read=True)
