@@ -93,26 +93,25 @@ def tiles(mask: BlockMask) -> str:
 
 
 def _documents(mask: BlockMask) -> str:
-    """Of a mask of documents: where the work tiles of the kernel that takes them begin, and what they are; else nothing."""
+    """Of a mask of documents: where the work tiles of a kernel begin, and what they are; else nothing."""
     spans = mask.work_spans(TILE, TILE)
     if isinstance(spans, Spans):
         return ""
     counts = spans.counts()
     begin = "where documents do" if spans.by_document else "on the grid: documents that begin anywhere would make no fewer"
     return (
-        f"labels are compared, and sm90's work tiles may begin anywhere: {spans.present.sum():,} of {TILE} rows at most, "
+        f"labels are compared, and a kernel's work tiles may begin anywhere: {spans.present.sum():,} of {TILE} rows at most, "
         f"{begin}; {counts[Kind.FULL]:,} full tiles of {TILE} keys, {counts[Kind.PARTIAL]:,} partial, "
         f"{counts[INSIDE]:,} partial in which labels need no look\n"
     )
 
 
 def _schedule(mask: BlockMask) -> str:
-    lines = []
+    spans, lines = mask.work_spans(TILE, TILE), []
+    present = spans.present if isinstance(spans, WorkSpans) else None
+    work = Work(spans.row_ptr.cpu().numpy(), spans.runs.cpu().numpy(), 1, 1, 1, present=present)
+    costs = work.costs(CostModel())
     for arch, workers in WORKERS.items():
-        spans = mask.work_spans(TILE, TILE) if arch == "sm90" else mask.spans(TILE, TILE)
-        present = spans.present if isinstance(spans, WorkSpans) else None
-        work = Work(spans.row_ptr.cpu().numpy(), spans.runs.cpu().numpy(), 1, 1, 1, present=present)
-        costs = work.costs(CostModel())
         bound = least(costs, workers, CostModel())
         made = make_schedule(work, workers, section_kv_heads(mask.shape[3], 128, 128, itemsize=2))
         lines.append(
