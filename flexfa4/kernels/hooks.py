@@ -21,8 +21,10 @@ from cutlass import Boolean, Float32, Int32
 from flexfa4.emit.emitter import Emitter, Scope
 from flexfa4.emit.values import select
 from flexfa4.facts.documents import TRUE, inside
+from flexfa4.ir import Op
 from flexfa4.plan.signature import KINDS
 
+from .added import NOTHING, Added, split_root
 from .affine import Walker, affine_terms
 from .arguments import Signature, Values
 from .bits import Words, below, bit
@@ -51,13 +53,16 @@ class Hooks(Fixed):
                     self.reads["inside"] = slice_reads(self.emitters["inside"], contiguous)
         self.terms = affine_terms(self.emitters["score"]) if "score" in self.emitters else ()
         self.words = Words(self.emitters["mask"], plan.pack > 1) if "mask" in self.emitters else None
+        self.split = split_root(self.emitters["score"], self.terms) if "score" in self.emitters else None
 
     def has(self, kind: str) -> bool:
         return kind in self.emitters
 
-    def softmax_scale(self, scale: Float32) -> Float32:
-        """What scores are multiplied by inside exp2: with a score graph they are scaled before it, and log2(e) is left."""
-        return Float32(LOG2_E) if self.has("score") else scale * LOG2_E
+    def softmax_scale(self, scale: Float32, split: bool = False) -> Float32:
+        """What scores are multiplied by inside exp2: with a score graph they are scaled before it, and log2(e) is left. split:
+        the graph's additions are kept apart (`RowHooks.added`)."""
+        untouched = not self.has("score") or split and self.split.inner.op is Op.SCORE
+        return scale * LOG2_E if untouched else Float32(LOG2_E)
 
     def tile(self, b: Int32, h: Int32 | None) -> "TileHooks":
         """What depends on the batch, and the head where the tile has one."""
@@ -71,6 +76,7 @@ class TileHooks(Fixed):
     def __init__(self, hooks: Hooks, scopes: dict[str, Scope]):
         self.emitters, self.reads, self.scopes, self.words = hooks.emitters, hooks.reads, scopes, hooks.words
         self.walker = Walker(hooks.terms, scopes["score"]) if hooks.terms else None
+        self.split = hooks.split
 
     def rows(self, positions: Sequence[Int32], heads: Sequence[Int32] | None = None) -> "RowHooks":
         """Computes what a row needs beside its key, for score and mask. positions: q of each row; heads: h of each row where
@@ -85,7 +91,7 @@ class RowHooks(Fixed):
 
     def __init__(self, tile: TileHooks, rows: dict[str, list[Scope]], leaves: list[dict]):
         self._emitters, self._tiles, self._rows, self._leaves = tile.emitters, tile.scopes, rows, leaves
-        self._reads, self._walker, self._words = tile.reads, tile.walker, tile.words
+        self._reads, self._walker, self._words, self._split = tile.reads, tile.walker, tile.words, tile.split
 
     def slices(self, kind: str, first_column: Int32, area: Area) -> list[Stretch]:
         """The look-ups of the score or mask graph that may be read as slices of this fragment, where each is `inside`."""
@@ -94,11 +100,27 @@ class RowHooks(Fixed):
         scope = self._emitters[kind].join(self._rows[kind][0], self._tiles[kind].inner(kv=first_column))
         return [Stretch(read, self._emitters[kind], scope, area) for read in self._reads[kind]]
 
+    def added(self, first_column: Int32, area: Area) -> Added:
+        """What `score(..., split=True)` leaves out, at a fragment."""
+        if self._split is None or not (self._split.walked or self._split.of_row):
+            return NOTHING
+        rows = self._rows["score"]
+        begin = [sum((row.value_of(n) * (sign * LOG2_E) for sign, n in self._split.of_row), Float32(0.0)) for row in rows]
+        if not self._split.walked:
+            return Added(begin, None, area.columns)
+        first, emitter = self._tiles["score"].inner(kv=first_column), self._emitters["score"]
+        for i, row in enumerate(rows):
+            starts = self._walker.start(emitter, row, first)
+            begin[i] = sum((starts[k] * (sign * LOG2_E) for sign, k in self._split.walked), begin[i])
+        step = sum((self._walker.steps[k] * (sign * LOG2_E) for sign, k in self._split.walked), Float32(0.0))
+        return Added(begin, step, area.columns)
+
     def score(self, fragment: cute.Tensor, columns: Sequence[Int32], scale: Float32, area: Area | None = None,
-              slices: Sequence[Stretch] = ()) -> None:
+              slices: Sequence[Stretch] = (), split: bool = False) -> None:
         """fragment[i, j] = score graph(fragment[i, j] * scale) in place; nothing without a score graph. area: where the offsets
-        of rows and columns are known while compiling; affine terms are then walked. slices: those that are inside."""
-        if "score" not in self._rows:
+        of rows and columns are known while compiling; affine terms are then walked. slices: those that are inside. split: without
+        what `added` gives; nothing where the scaled score is all that is left (`Hooks.softmax_scale`)."""
+        if "score" not in self._rows or split and self._split.inner.op is Op.SCORE:
             return
         emitter, tile, rows = self._emitters["score"], self._tiles["score"], self._rows["score"]
         walks = self._walker is not None and area is not None
@@ -110,7 +132,8 @@ class RowHooks(Fixed):
             for i, row in enumerate(rows):
                 known = self._walker.known(starts[i], area.columns[j]) if walks else {}
                 known |= _of_element(slices, i, j)
-                fragment[i, j] = Float32(emitter.join(row, column, known=known, score=fragment[i, j] * scale).value())
+                scope = emitter.join(row, column, known=known, score=fragment[i, j] * scale)
+                fragment[i, j] = Float32(scope.value_of(self._split.inner) if split else scope.value())
 
     def mask(self, fragment: cute.Tensor, columns: Sequence[Int32], present: Sequence[Boolean],
              slices: Sequence[Stretch] = (), kind: str = "mask") -> None:

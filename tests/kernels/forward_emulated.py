@@ -196,7 +196,7 @@ def falling(score, b, h, q, kv):
 
 
 def rising(score, b, h, q, kv):
-    return score + 0.5 * (kv - q - 220)
+    return score + 0.25 * (kv - q - 220)
 
 
 def one_key_above(score, b, h, q, kv):

@@ -105,7 +105,8 @@ class Columns(Fixed):
 
 @cute.jit
 def edit(rows: RowHooks, columns: Columns, scores: cute.Tensor, walk: Walk, scale: Float32):
-    """Score graph on every tile; mask graph where the tile is PARTIAL; keys past the end hidden."""
+    """Score graph on every tile, but for what `RowHooks.added` gives; mask graph where the tile is PARTIAL; keys past the end
+    hidden."""
     edit_scores(rows, columns, scores, walk.tile, scale)
     if cutlass.const_expr(columns.placed):
         if walk.kind == INSIDE:
@@ -123,11 +124,11 @@ def edit_scores(rows: RowHooks, columns: Columns, scores: cute.Tensor, tile: Int
     slices = rows.slices("score", keys[0], area)
     if cutlass.const_expr(len(slices) > 0):
         if all_inside(slices):
-            rows.score(scores, keys, scale, area, slices)
+            rows.score(scores, keys, scale, area, slices, split=True)
         else:
-            rows.score(scores, keys, scale, area)
+            rows.score(scores, keys, scale, area, split=True)
     else:
-        rows.score(scores, keys, scale, area)
+        rows.score(scores, keys, scale, area, split=True)
 
 
 @cute.jit
@@ -176,7 +177,7 @@ def attend(products: Products, rings: tuple, rota: Rota, rows: RowHooks, columns
     k_ring.release(turn)
     first_scores = rows_and_columns(first)
     edit(rows, columns, first_scores, walk, scale)
-    softmax.first(first_scores, held)
+    softmax.first(first_scores, rows.added(columns.of(walk.tile)[0], columns.area), held)
     products.out.fill(0.0)
     v_turn = turn
     walk, turn = walk.next(), turn.next()
@@ -188,31 +189,35 @@ def attend(products: Products, rings: tuple, rota: Rota, rows: RowHooks, columns
             v_ring.wait(v_turn)
             products.start_values(v_turn.index, True)
             rota.pass_on()
-            warpgroup.wait_group(1)
         else:
             v_ring.wait(v_turn)
             rota.take()
             products.start_values(v_turn.index, True)
             fragment = products.start_scores(queries, turn.index)
             rota.pass_on()
+        ahead = walk.next()
+        if cutlass.const_expr(rota.own_p):
+            warpgroup.wait_group(1)
+        else:
             warpgroup.wait_group(0)
             v_ring.release(v_turn)
         k_ring.release(turn)
         scores = rows_and_columns(fragment)
         edit(rows, columns, scores, walk, scale)
-        moved = softmax.update(scores, p)
+        added = rows.added(columns.of(walk.tile)[0], columns.area)
+        moved = softmax.update(scores, added, p)
         if cutlass.const_expr(rota.own_p):
             hold(moved)
             warpgroup.wait_group(0)
             v_ring.release(v_turn)
         if moved:
-            softmax.move(scores, p)
+            softmax.move(scores, added, p)
             scale_rows(rows_and_columns(products.out), softmax.factors)
         softmax.add()
         if cutlass.const_expr(rota.own_p):
             p.copy_to(held)
         v_turn = turn
-        walk, turn = walk.next(), turn.next()
+        walk, turn = ahead, turn.next()
     v_ring.wait(v_turn)
     products.start_values(v_turn.index, True)
     warpgroup.wait_group(0)

@@ -119,7 +119,7 @@ class Forward:
         group = cute.arch.make_warp_uniform(thread_in_cta // GROUP_THREADS - 1)
         thread = thread_in_cta % GROUP_THREADS
         products = self.products(shapes, shared)
-        softmax = OnlineSoftmax(hooks.softmax_scale(ends.scale), t.rescale_tau)
+        softmax = OnlineSoftmax(hooks.softmax_scale(ends.scale, split=True), t.rescale_tau)
         row, column = coordinates(thread)
         apart = tuple(offset // self.signature.plan.pack for offset in ROW_OFFSETS)
         rota = Rota(group, t.consumers if t.turns else 1, FIRST_GROUP_BARRIER + t.consumers, t.own_p)

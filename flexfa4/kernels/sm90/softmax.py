@@ -10,14 +10,15 @@ from cutlass import BFloat16, Boolean, Float16, Float32, Int32
 
 from flexfa4.emit.values import select
 
+from ..added import Added
 from ..carried import Fixed
 from ..hooks import LN_2
 
 ROWS = 2
 # The four threads of a quad hold the columns of the same two rows.
 QUAD = (1, 2)
-_CONVERT = {BFloat16: "cvt.rn.bf16x2.f32 {$w0}, {$r0}, {$r1};", Float16: "cvt.rn.f16x2.f32 {$w0}, {$r0}, {$r1};"}
 _MOVE = "mov.b32 {$w0}, {$r0};"
+_CONVERT = {BFloat16: "cvt.rn.bf16x2.f32 {$w0}, {$r0}, {$r1};", Float16: "cvt.rn.f16x2.f32 {$w0}, {$r0}, {$r1};"}
 
 
 @dataclass(frozen=True)
@@ -69,47 +70,53 @@ class OnlineSoftmax(Fixed):
         self.base.fill(0.0)
         self.row_sum.fill(0.0)
 
-    def first(self, scores: cute.Tensor, p: PackedP) -> None:
-        """A row's first tile: P of the scores [2, n]."""
+    def first(self, scores: cute.Tensor, added: Added, p: PackedP) -> None:
+        """A row's first tile: P of the scores [2, n] and what is added to them."""
         for i in range(ROWS):
-            self.top[i] = self._tile_maximum(scores, i) * self.scale
+            self.top[i] = self._tile_maximum(scores, added, i)
             self.base[i] = _subtracted(self.top[i])
-        self._exponentials(scores, p)
+        self._exponentials(scores, added, p)
         for i in range(ROWS):
             self.row_sum[i] = self.tile_sum[i]
 
-    def update(self, scores: cute.Tensor, p: PackedP) -> Boolean:
+    def update(self, scores: cute.Tensor, added: Added, p: PackedP) -> Boolean:
         """A later tile: P of the scores. Returns whether any row of the warp is to `move`; `add` follows."""
-        self._exponentials(scores, p)
+        self._exponentials(scores, added, p)
         far = Boolean(False)
         for i in range(ROWS):
             far = far | (self.tile_sum[i] > self.most) | (self.top[i] == -math.inf)
         return cute.arch.vote_any_sync(far)
 
-    def move(self, scores: cute.Tensor, p: PackedP) -> None:
+    def move(self, scores: cute.Tensor, added: Added, p: PackedP) -> None:
         """The tile again, below its own maximum where that is higher; `factors`: what each row of O is to be multiplied by."""
         for i in range(ROWS):
-            top, before = self._tile_maximum(scores, i) * self.scale, self.top[i]
+            top, before = self._tile_maximum(scores, added, i), self.top[i]
             self.top[i] = select(top > before, top, before, Float32)
             self.base[i] = _subtracted(self.top[i])
             # Where a row has seen no key yet its sum and its O are 0, and so is the factor.
             self.factors[i] = cute.math.exp2(before - self.base[i], fastmath=True)
             self.row_sum[i] = self.row_sum[i] * self.factors[i]
-        self._exponentials(scores, p)
+        self._exponentials(scores, added, p)
 
     def add(self) -> None:
         for i in range(ROWS):
             self.row_sum[i] = self.row_sum[i] + self.tile_sum[i]
 
-    def _tile_maximum(self, scores: cute.Tensor, i: int) -> Float32:
-        row = [scores[i, j] for j in range(cute.size(scores, mode=[1]))]
+    def _tile_maximum(self, scores: cute.Tensor, added: Added, i: int) -> Float32:
+        """In log2."""
+        columns = range(cute.size(scores, mode=[1]))
+        if not added.begin:
+            return _across_quad(_reduced([scores[i, j] for j in columns], cute.arch.fmax), cute.arch.fmax) * self.scale
+        row = [scores[i, j] * self.scale + added.at(i, j) for j in columns]
         return _across_quad(_reduced(row, cute.arch.fmax), cute.arch.fmax)
 
-    def _exponentials(self, scores: cute.Tensor, p: PackedP) -> None:
+    def _exponentials(self, scores: cute.Tensor, added: Added, p: PackedP) -> None:
         """P and `tile_sum`. Pairs are added up one after the other: a tree would keep them in registers."""
+        below = added.below([self.base[i] for i in range(ROWS)])
         for pair in range(cute.size(scores, mode=[1]) // 2):
             for i in range(ROWS):
-                a, b = (cute.math.exp2(scores[i, 2 * pair + k] * self.scale - self.base[i], fastmath=True) for k in range(2))
+                columns = 2 * pair, 2 * pair + 1
+                a, b = (cute.math.exp2(scores[i, j] * self.scale + below.at(i, j), fastmath=True) for j in columns)
                 p.put(i, pair, a, b)
                 self.tile_sum[i] = a + b if pair == 0 else self.tile_sum[i] + (a + b)
 

@@ -1,0 +1,75 @@
+"""What a score graph adds to the score, kept out of the scores and put into the exponent.
+
+Of `score - slope[h] * (q - kv)` the second part is an affine term (`affine.py`): `begin + step * column` in a fragment. In the
+exponent it costs one FMA an element where the top of the row is subtracted anyway; added to the score it costs two. Terms of the
+row alone cost nothing there.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+from cutlass import Float32
+
+from flexfa4.emit.emitter import Emitter
+from flexfa4.facts.axes import axes
+from flexfa4.ir import DType, Node, Op
+
+from .affine import Term
+from .carried import Fixed
+
+_ROW = frozenset({Op.B, Op.H, Op.Q})
+
+
+@dataclass(frozen=True)
+class Split:
+    """A score graph's root as `inner` plus sign * value of each addition: walked (indices among the graph's affine terms) and of
+    the row alone."""
+
+    inner: Node
+    walked: tuple[tuple[int, int], ...]
+    of_row: tuple[tuple[int, Node], ...]
+
+
+def split_root(emitter: Emitter, terms: Sequence[Term]) -> Split:
+    """Takes off additions from the outside until one is neither walked nor of the row; none where the graph is to be precise."""
+    (n,) = emitter.roots
+    on, index = axes(n), {t.node: k for k, t in enumerate(terms)}
+    walked, of_row = [], []
+    while not emitter.precise and n.dtype is DType.F32 and n.op in (Op.ADD, Op.SUB):
+        left, right = n.args
+        sign = -1 if n.op is Op.SUB else 1
+        if Op.SCORE in on[right] and sign > 0:
+            left, right = right, left
+        if Op.SCORE not in on[left] or Op.SCORE in on[right] or left.dtype is not DType.F32:
+            break
+        if right in index:
+            walked.append((sign, index[right]))
+        elif on[right] <= _ROW and right.dtype is DType.F32:
+            of_row.append((sign, right))
+        else:
+            break
+        n = left
+    return Split(n, tuple(walked), tuple(of_row))
+
+
+@dataclass(frozen=True)
+class Added(Fixed):
+    """The additions at one fragment, in units of the exponent: begin[i] + step * offsets[j] at row i and column j. step: None
+    for 0."""
+
+    begin: list[Float32]
+    step: Float32 | None
+    offsets: tuple[int, ...]
+
+    def below(self, base: Sequence[Float32]) -> "Added":
+        """With base[i] subtracted."""
+        return Added([a - b for a, b in zip(self.begin, base)] if self.begin else [-b for b in base], self.step, self.offsets)
+
+    def at(self, i: int, j: int) -> Float32:
+        if self.step is None or self.offsets[j] == 0:
+            return self.begin[i]
+        return self.begin[i] + self.step * float(self.offsets[j])
+
+
+NOTHING = Added([], None, ())
