@@ -5,8 +5,10 @@
 
 Every case runs its rivals in turn, `repeats` times; a sample is the median of single calls timed by CUDA events, the number
 reported the median of the samples. Inputs are normal random numbers in bfloat16; the L2 cache is not flushed (inputs and outputs
-are larger than it in all but the short cases). Shards (`--shard 0/4`) write files of their own; a file that exists is loaded, and
-only what it lacks is measured. Writes OUT.json and OUT.md. Without a GPU it says so and measures nothing.
+are larger than it in all but the short cases). Beside it: host time of a call, time of the first call, memory of a call over its
+inputs (output included), and time to build a mask anew. Shards (`--shard 0/4`) write files of their own; a file that exists is
+loaded, and only what it lacks is measured; `--merge` puts shards together. Writes OUT.json, OUT.md and OUT.svg. Without a GPU it
+says so and measures nothing.
 """
 from __future__ import annotations
 
@@ -25,10 +27,12 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 import conftest  # noqa: E402, F401
-from forward_rivals import RIVALS, Unsupported  # noqa: E402
+from forward_rivals import MASK_BUILDERS, RIVALS, Unsupported  # noqa: E402
 
 # Milliseconds of GPU work in a sample.
 SAMPLE_MS = 60.0
+# Of GPU work while the host is timed.
+HOST_MS = 200.0
 # A bar counts as met within this share.
 TOLERANCE = 0.02
 
@@ -62,8 +66,8 @@ class Case:
 
 def cases() -> list[Case]:
     shapes = [
-        (8, 16, 16, 4096, 128, 128), (4, 16, 16, 4096, 128, 128), (2, 16, 16, 16384, 128, 128), (4, 32, 32, 8192, 64, 64),
-        (2, 32, 4, 16384, 128, 128), (4, 16, 16, 2048, 128, 128), (16, 16, 16, 512, 128, 128), (1, 16, 16, 65536, 128, 128),
+        (8, 16, 16, 4096, 128, 128), (2, 16, 16, 16384, 128, 128), (4, 32, 32, 8192, 64, 64),
+        (2, 32, 4, 16384, 128, 128), (4, 16, 16, 2048, 128, 128), (16, 16, 16, 512, 128, 128),
         (1, 8, 8, 131072, 128, 128), (2, 16, 16, 8192, 192, 128), (2, 16, 16, 8192, 256, 256), (2, 16, 16, 8192, 96, 96),
         (1, 1, 1, 128, 128, 128),
     ]
@@ -110,7 +114,7 @@ def sample(run: Callable, calls: int) -> float:
     return statistics.median(begin.elapsed_time(end) for begin, end in events)
 
 
-def host_us(run: Callable, calls: int = 50) -> float:
+def host_us(run: Callable, calls: int) -> float:
     """Microseconds that a call keeps the host, median; the GPU is idle before each."""
     times = []
     for _ in range(calls):
@@ -147,8 +151,36 @@ def measure(case: Case, rivals: list[str], repeats: int) -> dict:
         row = result["rivals"][rival]
         row["ms"] = statistics.median(row["samples_ms"])
         row["tflops"] = flops / row["ms"] / 1e9
-        row["host_us"] = host_us(run)
+        row["host_us"] = host_us(run, int(min(50, max(5, HOST_MS / row["ms"]))))
+        row["memory_mib"] = memory_mib(run)
+        row["mask_ms"] = mask_ms(rival, case)
+    result["machine"] = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     return result
+
+
+def memory_mib(run: Callable) -> float:
+    """What a call allocates at most, over what is there before it."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def mask_ms(rival: str, case: Case) -> float | None:
+    """Milliseconds to build the case's mask anew, median of five; None where the rival builds none."""
+    build = MASK_BUILDERS.get(rival, lambda case: None)(case)
+    if build is None:
+        return None
+    times = []
+    for _ in range(6):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        build()
+        torch.cuda.synchronize()
+        times.append(1e3 * (time.perf_counter() - began))
+    return statistics.median(times[1:])
 
 
 def _compare(rows: dict) -> None:
@@ -160,18 +192,57 @@ def _compare(rows: dict) -> None:
 
 
 def report(results: list[dict], rivals: list[str]) -> str:
-    head = ["case", *(f"{r} ms (TFLOP/s)" for r in rivals), "ratio to the best rival", *(f"{r} host us" for r in rivals)]
-    lines = [f"{torch.cuda.get_device_name()}, torch {torch.__version__}; ms, medians; case: mod B,H,Hkv,S,D.", "",
-             "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    for result in results:
-        rows = result["rivals"]
-        cells = [f"{rows[r]['ms']:.3f} ({rows[r]['tflops']:.0f})" if "ms" in rows.get(r, {}) else "-" for r in rivals]
-        hosts = [f"{rows[r]['host_us']:.0f}" if "ms" in rows.get(r, {}) else "-" for r in rivals]
-        others = [rows[r]["ms"] for r in rivals if r != "flexfa4" and "ms" in rows.get(r, {})]
-        mine = rows.get("flexfa4", {}).get("ms", math.nan)
-        ratio = f"{min(others) / mine:.3f}" if others else "-"
-        lines.append("| " + " | ".join([result["case"]["name"], *cells, ratio, *hosts]) + " |")
-    return "\n".join(lines) + "\n"
+    machine = results[0].get("machine", "") if results else ""
+    lines = [f"{machine}; flash-attn-4 4.0.0b36; medians of alternated samples; case: mod B,H,Hkv,S,D.", "",
+             *_table(["case", *(f"{r} ms (TFLOP/s)" for r in rivals), "ratio to the best rival"],
+                     [[result["case"]["name"], *_each(result, rivals, lambda r: f"{r['ms']:.3f} ({r['tflops']:.0f})"),
+                       ratio(result)] for result in results]), ""]
+    for title, key, form in (
+            ("Host time of a call, us", "host_us", "{:.0f}"), ("First call, s", "first_s", "{:.1f}"),
+            ("Memory of a call, MiB", "memory_mib", "{:.0f}"), ("Building the mask anew, ms", "mask_ms", "{:.2f}")):
+        rows = [[result["case"]["name"], *_each(result, rivals, lambda r: form.format(r[key]) if r.get(key) is not None else "-")]
+                for result in results]
+        lines += [title, "", *_table(["case", *rivals], [r for r in rows if set(r[1:]) != {"-"}]), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def ratio(result: dict) -> str:
+    others = [row["ms"] for name, row in result["rivals"].items() if name != "flexfa4" and "ms" in row]
+    mine = result["rivals"].get("flexfa4", {}).get("ms", math.nan)
+    return f"{min(others) / mine:.3f}" if others else "-"
+
+
+def _each(result: dict, rivals: list[str], show: Callable) -> list[str]:
+    rows = [result["rivals"].get(r, {}) for r in rivals]
+    return [show(row) if "ms" in row else "-" for row in rows]
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    return ["| " + " | ".join(head) + " |", "|---" * len(head) + "|", *("| " + " | ".join(row) + " |" for row in rows)]
+
+
+def plot(results: list[dict], rivals: list[str], path: Path) -> None:
+    """TFLOP/s of each case, a bar a rival. Needs matplotlib."""
+    import matplotlib
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(9, 0.16 * len(rivals) * len(results) + 1.5))
+    height = 0.8 / len(rivals)
+    for i, rival in enumerate(rivals):
+        speeds = [result["rivals"].get(rival, {}).get("tflops", 0.0) for result in results]
+        axis.barh([y + (i - len(rivals) / 2 + 0.5) * height for y in range(len(results))], speeds, height, label=rival)
+    axis.set_yticks(range(len(results)), [result["case"]["name"] for result in results], fontsize=7)
+    axis.invert_yaxis()
+    axis.set_xlabel("TFLOP/s of the pairs that the mask keeps")
+    axis.legend(fontsize=7)
+    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+
+
+def write(results: list[dict], rivals: list[str], path: Path) -> None:
+    path.with_suffix(".json").write_text(json.dumps(results, indent=1))
+    path.with_suffix(".md").write_text(report(results, rivals))
+    plot(results, rivals, path.with_suffix(".svg"))
 
 
 def main() -> None:
@@ -182,7 +253,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=480, help="start no case after this")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "forward_h200")
+    parser.add_argument("--merge", type=Path, nargs="*", default=[], help="JSON files to put together, without measuring")
     args = parser.parse_args()
+    if args.merge:
+        found = {r["case"]["name"]: r for file in args.merge for r in json.loads(file.read_text())}
+        write([found[c.name] for c in cases() if c.name in found], args.rivals.split(","), args.out)
+        return
     if not torch.cuda.is_available():
         print("no CUDA device: nothing measured")
         return
@@ -196,12 +272,12 @@ def main() -> None:
             continue
         results.append(measure(case, rivals, args.repeats))
         path.write_text(json.dumps(results, indent=1))
-        print(report(results[-1:], rivals).splitlines()[-1], flush=True)
+        print(report(results[-1:], rivals).splitlines()[4], flush=True)
         for rival, row in results[-1]["rivals"].items():
             if "unsupported" in row:
                 print(f"  {rival}: {row['unsupported']}", flush=True)
         torch.cuda.empty_cache()
-    path.with_suffix(".md").write_text(report(results, rivals))
+    write(results, rivals, path)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from typing import Callable
 import torch
 
 from flexfa4 import create_block_mask, flex_attention
+from flexfa4.ir import DType
+from flexfa4.plan import plan_forward
 
 # 12 ragged documents, as many tokens as the long case has.
 DOCUMENTS = (349, 258, 3417, 1107, 2420, 2330, 482, 936, 3589, 452, 197, 847)
@@ -82,6 +84,24 @@ def flexfa4(case, q, k, v):
     return lambda: flex_attention(q, k, v, score_mod=mod.score_mod, block_mask=mask, enable_gqa=gqa)
 
 
+def _our_mask(case) -> Callable | None:
+    """With the spans of the tiles that the kernel takes, on the GPU."""
+    mask_mod = MODS[case.mod](case).mask_mod
+    if mask_mod is None:
+        return None
+    tiles = plan_forward("sm90", DType.BF16, case.dim, case.dim_v).tiles
+    shape = (None, None, case.length, case.length)
+    return lambda: create_block_mask(mask_mod, *shape, device="cuda").spans(tiles.rows, tiles.kv_tile)
+
+
+def _torch_mask(case) -> Callable | None:
+    from torch.nn.attention.flex_attention import create_block_mask as build
+    mask_mod = MODS[case.mod](case).mask_mod
+    if mask_mod is None or case.length > _EAGER_MASK:
+        return None
+    return lambda: build(mask_mod, None, None, case.length, case.length, device="cuda")
+
+
 def fa4(case, q, k, v):
     from flash_attn.cute import flash_attn_func, flash_attn_varlen_func
     mod = MODS[case.mod](case)
@@ -139,3 +159,4 @@ def _flex(backend: str) -> Callable:
 
 
 RIVALS = {"flexfa4": flexfa4, "fa4": fa4, "cudnn": cudnn, "triton": _flex("TRITON"), "flash": _flex("FLASH")}
+MASK_BUILDERS = {"flexfa4": _our_mask, "triton": _torch_mask}
