@@ -3,8 +3,9 @@
     python benchmarks/forward.py [--only NAME ...] [--rivals flexfa4,fa4,cudnn,triton,flash] [--shard i/n] [--repeats 5]
                                  [--out benchmarks/results/forward_h200]
 
-Every case runs its rivals in turn, `repeats` times; a sample is the median of single calls timed by CUDA events, the number
-reported the median of the samples. Inputs are normal random numbers in bfloat16; the L2 cache is not flushed (inputs and outputs
+Every case runs its rivals in turn, `repeats` times, forwards and backwards by turns; a sample is the median of single calls timed
+by CUDA events after as many that are not (the clock follows the power of what ran before), the number reported the median of the
+samples. Inputs are normal random numbers in bfloat16; the L2 cache is not flushed (inputs and outputs
 are larger than it in all but the short cases). Beside it: host time of a call, time of the first call, memory of a call over its
 inputs (output included), and time to build a mask anew. Shards (`--shard 0/4`) write files of their own; a file that exists is
 loaded, and only what it lacks is measured; `--merge` puts shards together. Writes OUT.json, OUT.md and OUT.svg. Without a GPU it
@@ -104,7 +105,9 @@ def kept_pairs(case: Case) -> float:
 
 
 def sample(run: Callable, calls: int) -> float:
-    """Median milliseconds of one call."""
+    """Median milliseconds of one call, after as many that are not timed."""
+    for _ in range(calls):
+        run()
     events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(calls)]
     for begin, end in events:
         begin.record()
@@ -143,8 +146,8 @@ def measure(case: Case, rivals: list[str], repeats: int) -> dict:
         except Exception as error:  # a rival that fails is a result
             result["rivals"][rival] = {"unsupported": f"{type(error).__name__}: {str(error)[:200]}"}
     _compare(result["rivals"])
-    for _ in range(repeats):
-        for rival, (run, calls) in ready.items():
+    for repeat in range(repeats):
+        for rival, (run, calls) in list(ready.items())[:: -1 if repeat % 2 else 1]:
             result["rivals"][rival]["samples_ms"].append(sample(run, calls))
     flops = 2 * case.batch * case.heads * pairs * (case.dim + case.dim_v)
     for rival, (run, _) in ready.items():

@@ -3,7 +3,8 @@
     python benchmarks/sm90_mods.py [--repeats 5] [--only MOD ...] [--out benchmarks/results/sm90_mods]
     ncu --profile-from-start off ... python benchmarks/sm90_mods.py --profile causal alibi_causal causal:64 causal:128:fa4
 
-Shape: B 2, H 16, S 16384. Mods run in turn, `repeats` times; a sample is the median of single calls timed by CUDA events. TFLOP/s
+Shape: B 2, H 16, S 16384. Mods run in turn, `repeats` times; a sample is the median of single calls timed by CUDA events after as
+many that are not. TFLOP/s
 count the pairs that the mask keeps; "of executed tiles" counts every pair of the tiles that are not empty. Writes OUT.json and
 OUT.md. `--profile` calls each MOD[:D[:RIVAL]] three times, the last one inside the profiler's range, and measures nothing."""
 from __future__ import annotations
@@ -14,7 +15,7 @@ import statistics
 from pathlib import Path
 
 import torch
-from forward import ROOT, Case, kept_pairs, sample
+from forward import ROOT, SAMPLE_MS, Case, kept_pairs, sample
 from forward_rivals import MODS, RIVALS
 
 from flexfa4 import create_block_mask
@@ -47,9 +48,10 @@ def measure(mods: list[str], dim: int, repeats: int) -> dict:
     for run in ready.values():
         run()
     samples = {mod: [] for mod in mods}
-    for _ in range(repeats):
-        for mod, run in ready.items():
-            samples[mod].append(sample(run, 9))
+    calls = {mod: max(9, int(SAMPLE_MS / max(1e-3, sample(run, 3)))) for mod, run in ready.items()}
+    for repeat in range(repeats):
+        for mod, run in list(ready.items())[:: -1 if repeat % 2 else 1]:
+            samples[mod].append(sample(run, calls[mod]))
     heads = SHAPE[0] * SHAPE[1]
     rows = {}
     for mod, case in cases.items():
