@@ -17,8 +17,8 @@ pytestmark = [
 SHARES = 4
 # Of `largest`: P and the output are rounded to the inputs' type, half a unit each.
 OUT_TOLERANCE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
-# A logarithm of size about 8, in float32, from ex2.approx and lg2.approx.
-LSE_TOLERANCE = 3e-6
+# A logarithm of size about 8 over scores with biases of up to 100, in float32, from ex2.approx and lg2.approx.
+LSE_TOLERANCE = 5e-6
 
 
 @pytest.mark.parametrize("share", range(SHARES))
