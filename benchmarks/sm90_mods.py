@@ -5,7 +5,8 @@
 
 Shape: B 2, H 16, S 16384. Mods run in turn, `repeats` times; a sample is the median of single calls timed by CUDA events after as
 many that are not. TFLOP/s count the pairs that the mask keeps; "of executed tiles" counts every pair of the tiles that are not
-empty. Writes OUT.json and OUT.md. `--profile` calls each MOD[:D[:RIVAL]] three times, the last one inside the profiler's range, and measures nothing."""
+empty. Writes OUT.json and OUT.md. `--profile` calls each MOD[:D[:RIVAL]] three times, the last one inside the profiler's range,
+and measures nothing."""
 from __future__ import annotations
 
 import argparse
