@@ -82,11 +82,13 @@ class Crew:
 
 
 def crew_of(plan: Plan, device: torch.device, items: int) -> Crew:
-    """As many CTAs as run at once, drawing from the counter of the current stream, unless the plan says otherwise."""
-    scheduler = plan.tiles.scheduler if plan.arch == "sm100" else "counter"
-    if scheduler == "clc":
-        return Crew(items)
-    return Crew(min(items, workers_of(device)), counter_of(device) if scheduler == "counter" else None)
+    """As many CTAs as run at once, drawing from the counter of the current stream; a CTA a work item where the plan leaves it to
+    the hardware who takes them."""
+    return Crew(items) if _by_hardware(plan) else Crew(min(items, workers_of(device)), counter_of(device))
+
+
+def _by_hardware(plan: Plan) -> bool:
+    return plan.arch == "sm100" and plan.tiles.scheduler == "clc"
 
 
 _counters: dict[tuple, Tensor] = {}
@@ -136,6 +138,8 @@ def prepare(plan: Plan, lists: Lists, workers: int, counted: bool, contiguous: t
     found = _functions.get(key)
     if found is None:
         whole = plan if plan.split == split else replace(plan, split=split)
+        if plan.arch == "sm100" and not _by_hardware(plan):
+            whole = replace(whole, tiles=replace(whole.tiles, scheduler="counter" if counted else "static"))
         signature = Signature(whole, lists.row_ptr is not None, lists.work is not None, counted, contiguous, placed)
         graph, combine = signature.graphs[2], compiled_combine(signature) if split else None
         of_out = (0, 0) if graph is None else (len(graph.captures), len(graph.slots))

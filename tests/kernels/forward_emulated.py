@@ -94,8 +94,8 @@ def run(case: Case) -> list[dict]:
     assert choice.plan is not None, choice.reason
     assert case.pack in (None, choice.plan.pack), f"{case.name}: {choice.plan.pack} places for heads"
     plan = choice.plan
-    if KERNEL == "sm100":
-        plan = replace(plan, tiles=replace(plan.tiles, scheduler=case.scheduler))
+    if KERNEL == "sm100" and case.scheduler == "clc":
+        plan = replace(plan, tiles=replace(plan.tiles, scheduler="clc"))
     lists = lists_of(case, plan, q, k)
     out64, lse64 = reference.attention(q, k, v, case.score_mod, case.mask_mod, scale, case.out_mod)
     # P is rounded before it meets V, whose signs differ: the error follows the sum of sizes.
@@ -324,6 +324,7 @@ CASES += [
     Case("packed, D=192, 128", (9, 300), (8, 1), (192, 128), mask_mod=mods.causal_bottom_right(9, 300), pack=8),
     Case("packed, D=31, 17", (9, 300), (6, 1), (31, 17), dtype=torch.float16, workers=1, pack=8),
     Case("split, packed", (1, 3000), (8, 1), split_over=8, pack=8),
+    Case("split, packed, drawn", (1, 3000), (8, 1), split_over=8, pack=8, workers=3, scheduler="counter"),
     Case("split, packed, an output graph", (3, 2000), (8, 2), (64, 64), score_mod=mods.tanh_softcap(2.0), out_mod=gated,
          mask_mod=mods.causal_bottom_right(3, 2000), split_over=8, pack=4),
     Case("split, an output graph by column", (300, 1500), (2, 2), (64, 40), mask_mod=seldom, out_mod=by_column, split_over=12),
@@ -338,6 +339,8 @@ CASES += [
         ("in order", (1200, 700), (2, 2), 3, dict(mask_mod=mods.sliding_window(150), ordered=True)),
         ("rows without keys", (1100, 300), (1, 1), 2, dict(mask_mod=upper_half)),
         ("fewer items than CTAs", (100, 200), (1, 1), 4, {}),
+        ("few rows", (3, 700), (8, 2), 2, dict(pack=4)),
+        ("the output over the queries", (600, 300), (1, 1), 2, dict(dims=(192, 128))),
     )
 ]
 
