@@ -4,33 +4,14 @@ import weakref
 
 import pytest
 import torch
+from launched import launches  # noqa: F401
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexfa4 import BlockMask, create_block_mask, flex_attention
 from flexfa4.errors import ShapeError
-from flexfa4.runtime import engine, kernels, lists, repeat
+from flexfa4.runtime import repeat
 
 B, H, S, D = 1, 2, 300, 64
-
-
-@pytest.fixture
-def launches(monkeypatch):
-    """What was launched: (name of the kernel, arguments)."""
-    noted, counter = [], torch.zeros(1, dtype=torch.int32)
-
-    def make(kind, text, signature):
-        return lambda *arguments: noted.append((kind, signature, arguments))
-
-    monkeypatch.setattr(engine, "architecture", lambda device: "sm90")
-    for module in (kernels, lists):
-        monkeypatch.setattr(module, "workers_of", lambda device: 4)
-    monkeypatch.setattr(kernels, "counter_of", lambda device: counter)
-    monkeypatch.setattr(kernels, "_make", make)
-    for table in (repeat._known, kernels._found, kernels._functions):
-        table.clear()
-    yield noted
-    for table in (repeat._known, kernels._found, kernels._functions):
-        table.clear()
 
 
 def inputs(length=S, heads=H, dtype=torch.bfloat16):

@@ -1,0 +1,242 @@
+"""What comes before the arithmetic of a call: compiling, loading, and the host's work; on any machine, no GPU.
+
+    python benchmarks/first_call.py          prints the tables, writes results/first_call.{json,md}; rows not
+                                             measured (--arch, --mods) stay
+
+Each row of the first table is a process of its own with an empty cache, then one that finds the kernel there. "compiler": import
+of nvidia-cutlass-dsl and of our kernels; "trace": Python, from the kernel's source to MLIR; "passes": MLIR, NVVM and ptxas;
+"export", "link", "load": an object file, a shared library of it, and opening that. cold: all of these. warm: from the call of the
+loader to a callable, with torch and flexfa4 imported; "first call" also traces the mod, plans and makes lists (512 tokens).
+Host time: flex_attention without gradients, a call like one before, launched into nothing: the kernel's own host function encodes
+its descriptors and calls a launch that returns at once (the emulator's shim). CPU tensors stand for GPU ones, so each is
+converted for tvm-ffi and the host function gets prepared ones beside: both are in the time. Allocation is the CPU's.
+"gradients": the same with a query that wants one, through the registered op; its forward pass alone."""
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "first_call"
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+LENGTH, HEADS, DIM = 512, 16, 128
+CALLS = 1500
+MODS = ("plain", "causal BlockMask", "causal mask_mod", "ALiBi, causal BlockMask", "ten operations")
+
+
+def mods_of(name: str) -> dict:
+    import torch
+
+    from flexfa4 import create_block_mask, mods
+
+    slopes, cap = torch.rand(HEADS), 20.0
+
+    def alibi(score, b, h, q, kv):
+        return score + slopes[h] * (kv - q)
+
+    def ten_operations(score, b, h, q, kv):
+        capped = torch.tanh(score / cap) * cap
+        near = (q - kv).abs() < 100
+        return torch.where(near, capped + slopes[h] * (kv - q), capped - 1.0)
+
+    causal = create_block_mask(mods.causal_mask, None, None, LENGTH, LENGTH)
+    return {"plain": {}, "causal BlockMask": dict(block_mask=causal), "causal mask_mod": dict(mask_mod=mods.causal_mask),
+            "ALiBi, causal BlockMask": dict(score_mod=alibi, block_mask=causal),
+            "ten operations": dict(score_mod=ten_operations)}[name]
+
+
+def stand_in(arch: str):
+    """Makes flex_attention take the kernel of `arch` for CPU tensors, as on a device of 132 SMs."""
+    import torch
+
+    from flexfa4.emulator import build
+    from flexfa4.runtime import engine, kernels, lists
+
+    os.environ["CUTE_DSL_LIBS"] = str(build.shim_library())
+    counter = torch.zeros(1, dtype=torch.int32)
+    engine.architecture = lambda device: arch
+    kernels.workers_of = lists.workers_of = lambda device: 132
+    kernels.counter_of = lambda device: counter
+    shim = ctypes.CDLL(os.environ["CUTE_DSL_LIBS"], mode=ctypes.RTLD_GLOBAL)
+    shim.flexfa4_set_callback.argtypes = [ctypes.c_void_p]
+    # Any function of the library that takes nothing into account and returns 0.
+    shim.flexfa4_set_callback(ctypes.cast(shim._cudaStreamSynchronize, ctypes.c_void_p))
+    make = kernels._make
+    kernels._make = lambda *what: launched(make(*what))
+
+
+def launched(function):
+    import tvm_ffi
+
+    from flexfa4.emulator.driver import DeviceTensor
+    from flexfa4.runtime import kernels
+
+    nothing, prepared = tvm_ffi.get_global_func("testing.nop"), []
+
+    def call(*given):
+        if not prepared:
+            prepared.append(kernels._wrapped(given, lambda t: tvm_ffi.from_dlpack(DeviceTensor(t))))
+        nothing(*given)
+        function(*prepared[0])
+
+    return call
+
+
+def inputs():
+    import torch
+
+    return [torch.zeros(2, HEADS, LENGTH, DIM, dtype=torch.bfloat16) for _ in range(3)]
+
+
+def watch_stages() -> dict:
+    """Seconds of each stage, filled in as they happen."""
+    from flexfa4.runtime import kernels, store
+
+    spent: dict = {}
+
+    def timed(stage, function):
+        def run(*args, **kwargs):
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                spent[stage] = spent.get(stage, 0.0) + time.perf_counter() - start
+        return run
+
+    start = time.perf_counter()
+    from cutlass.base_dsl import compile_backend
+
+    from flexfa4.runtime import compiler
+    spent["compiler"] = time.perf_counter() - start
+    backend = compile_backend.LegacyCompilerBackend
+    backend._build_compiled_function = timed("passes", backend._build_compiled_function)
+    compiler._compile = timed("trace", compiler._compile)         # with the passes
+    compiler.export = timed("export", compiler.export)
+    store._link = timed("link", store._link)                     # with the export
+    store._open = timed("load", store._open)
+    kernels.compiled = timed("whole", kernels.compiled)
+    return spent
+
+
+def cold(arch: str, name: str) -> dict:
+    from flexfa4 import flex_attention
+
+    given = mods_of(name)
+    stand_in(arch)
+    spent = watch_stages()
+    flex_attention(*inputs(), **given)
+    spent["trace"] -= spent["passes"]
+    spent["link"] -= spent["export"]
+    whole = spent.pop("whole") + spent["compiler"]
+    return dict(cold=whole, **spent)
+
+
+def warm(arch: str, name: str) -> dict:
+    from flexfa4 import flex_attention
+    from flexfa4.runtime import kernels
+
+    given, qkv = mods_of(name), inputs()
+    stand_in(arch)
+    load, spent = kernels.compiled, []
+
+    def timed(signature):
+        start = time.perf_counter()
+        found = load(signature)
+        spent.append(time.perf_counter() - start)
+        return found
+
+    kernels.compiled = timed
+    start = time.perf_counter()
+    flex_attention(*qkv, **given)
+    first = time.perf_counter() - start
+    assert kernels.compile_count() == 0 and "cutlass" not in sys.modules, "the kernel was compiled"
+    return dict(warm=sum(spent), first_call=first, loaded=kernels.load_count())
+
+
+def host(arch: str, name: str) -> dict:
+    import torch
+
+    from flexfa4 import flex_attention
+
+    torch.set_num_threads(1)
+    given, (q, k, v) = mods_of(name), inputs()
+    stand_in(arch)
+    leaf = q.clone().requires_grad_()
+
+    def without():
+        with torch.no_grad():
+            flex_attention(q, k, v, **given)
+
+    found = {}
+    for mode, call in (("host", without), ("gradients", lambda: flex_attention(leaf, k, v, **given))):
+        samples = []
+        for i in range(CALLS + 300):
+            start = time.perf_counter_ns()
+            call()
+            samples.append(time.perf_counter_ns() - start)
+        found[mode] = statistics.median(samples[300:]) / 1e9
+        found[f"{mode}_least"] = min(samples[300:]) / 1e9
+    return found
+
+
+def run(what: str, arch: str, name: str, cache: str) -> dict:
+    done = subprocess.run([sys.executable, "-W", "ignore", __file__, "--only", what, arch, name], text=True, capture_output=True,
+                          env={**os.environ, "FLEXFA4_KERNEL_CACHE": cache})
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def tables(rows: list[dict]) -> str:
+    stages = ("compiler", "trace", "passes", "export", "link", "load")
+    lines = [f"| kernel | mod | cold s | {' | '.join(f'{s} s' for s in stages)} | warm load ms | first call, warm ms |",
+             "|---|---|" + "--:|" * (len(stages) + 3)]
+    for r in rows:
+        cells = [f"{r['cold']:.2f}", *(f"{r[s]:.2f}" for s in stages), f"{r['warm'] * 1e3:.1f}", f"{r['first_call'] * 1e3:.0f}"]
+        lines.append(f"| {r['arch']} | {r['mod']} | {' | '.join(cells)} |")
+    lines += ["", "| kernel | mod | host us a call, median (least) | with gradients |", "|---|---|--:|--:|"]
+    for r in rows:
+        cells = [f"{r[m] * 1e6:.1f} ({r[f'{m}_least'] * 1e6:.1f})" for m in ("host", "gradients")]
+        lines.append(f"| {r['arch']} | {r['mod']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs=3, metavar=("WHAT", "ARCH", "MOD"), help="one measurement in this process")
+    parser.add_argument("--mods", nargs="+", default=list(MODS))
+    parser.add_argument("--arch", nargs="+", default=["sm90", "sm100"])
+    options = parser.parse_args()
+    if options.only:
+        what, arch, name = options.only
+        sys.argv = sys.argv[:1]           # the compiler parses the options of the process
+        import conftest  # noqa: F401
+
+        print(json.dumps({"cold": cold, "warm": warm, "host": host}[what](arch, name)))
+        return 0
+    rows = json.loads(RESULTS.with_suffix(".json").read_text()) if RESULTS.with_suffix(".json").exists() else []
+    for arch in options.arch:
+        for name in options.mods:
+            with tempfile.TemporaryDirectory() as cache:
+                found = {}
+                for what in ("cold", "warm", "host"):
+                    found.update(run(what, arch, name, cache))
+            rows = [r for r in rows if (r["arch"], r["mod"]) != (arch, name)] + [dict(arch=arch, mod=name, **found)]
+    rows.sort(key=lambda r: (["sm90", "sm100"].index(r["arch"]), MODS.index(r["mod"])))
+    RESULTS.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
+    text = tables(rows)
+    RESULTS.with_suffix(".md").write_text(f"{text}\n")
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

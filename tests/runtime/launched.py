@@ -1,0 +1,25 @@
+"""A fixture that lets flex_attention take a kernel for CPU tensors, which notes what it is launched with."""
+import pytest
+import torch
+
+from flexfa4.runtime import engine, kernels, lists, repeat
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """What was launched: (name of the kernel, arguments)."""
+    noted, counter = [], torch.zeros(1, dtype=torch.int32)
+
+    def make(kind, text, signature):
+        return lambda *arguments: noted.append((kind, signature, arguments))
+
+    monkeypatch.setattr(engine, "architecture", lambda device: "sm90")
+    for module in (kernels, lists):
+        monkeypatch.setattr(module, "workers_of", lambda device: 4)
+    monkeypatch.setattr(kernels, "counter_of", lambda device: counter)
+    monkeypatch.setattr(kernels, "_make", make)
+    for table in (repeat._known, kernels._found, kernels._functions):
+        table.clear()
+    yield noted
+    for table in (repeat._known, kernels._found, kernels._functions):
+        table.clear()
