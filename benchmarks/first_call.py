@@ -1,7 +1,8 @@
 """What comes before the arithmetic of a call: compiling, loading, and the host's work; on any machine, no GPU.
 
-    python benchmarks/first_call.py          prints the tables, writes results/first_call.{json,md}; rows not
-                                             measured (--arch, --mods) stay
+    python benchmarks/first_call.py
+
+prints the tables, writes results/first_call.{json,md} and docs/performance.md; rows not measured (--arch, --mods) stay as they were.
 
 Each row of the first table is a process of its own with an empty cache, then one that finds the kernel there. "compiler": import
 of nvidia-cutlass-dsl and of our kernels; "trace": Python, from the kernel's source to MLIR; "passes": MLIR, NVVM and ptxas;
@@ -27,6 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "first_call"
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+MARK = ("<!-- table: begin (benchmarks/first_call.py) -->", "<!-- table: end (benchmarks/first_call.py) -->")
 LENGTH, HEADS, DIM = 512, 16, 128
 CALLS = 1500
 MODS = ("plain", "causal BlockMask", "causal mask_mod", "ALiBi, causal BlockMask", "ten operations")
@@ -213,7 +215,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs=3, metavar=("WHAT", "ARCH", "MOD"), help="one measurement in this process")
     parser.add_argument("--mods", nargs="+", default=list(MODS))
-    parser.add_argument("--arch", nargs="+", default=["sm90", "sm100"])
+    parser.add_argument("--arch", nargs="*", default=["sm90", "sm100"])
     options = parser.parse_args()
     if options.only:
         what, arch, name = options.only
@@ -234,6 +236,9 @@ def main() -> int:
     RESULTS.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
     text = tables(rows)
     RESULTS.with_suffix(".md").write_text(f"{text}\n")
+    page = ROOT / "docs" / "performance.md"
+    before, rest = page.read_text().split(MARK[0])
+    page.write_text(f"{before}{MARK[0]}\n\n{text}\n\n{MARK[1]}{rest.split(MARK[1])[1]}")
     print(text)
     return 0
 
