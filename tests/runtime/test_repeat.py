@@ -1,3 +1,4 @@
+# ruff: noqa: F811 (a fixture that is imported is named again as an argument)
 """A repeated call launches with what a first call would: the kernel is replaced by one that notes its arguments. No GPU."""
 import gc
 import weakref
