@@ -2,7 +2,7 @@
 
     python benchmarks/first_call.py
 
-prints the tables, writes results/first_call.{json,md} and docs/performance.md; rows not measured (--arch, --mods) stay as they were.
+prints the tables, writes results/first_call.{json,md} and docs/performance.md; rows not measured (--arch, --mods) stay.
 
 Each row of the first table is a process of its own with an empty cache, then one that finds the kernel there. "compiler": import
 of nvidia-cutlass-dsl and of our kernels; "trace": Python, from the kernel's source to MLIR; "passes": MLIR, NVVM and ptxas;
