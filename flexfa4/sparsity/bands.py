@@ -2,12 +2,12 @@
 
 Over a row of tiles such a term holds nowhere, somewhere or everywhere in a tile as the tile's keys lie below, across or above a
 threshold that is the row's. So each term is true for certain on one interval of columns and possible on a wider one, found by
-bisection, and a mask of a million tokens costs as many look-ups as it has rows of tiles. What is possible and not certain is
-looked at in the four corners of its tiles; a true and a false one make a tile PARTIAL, the rest is for `exact.Settler`.
+bisection, and a mask of a million tokens costs as many look-ups as it has rows of tiles. A tile in which one term of an AND is
+possible, and the others certain, is PARTIAL where that term's bounds are attained. Other tiles that are possible and not certain
+are looked at in their four corners; a true and a false one make a tile PARTIAL, the rest is for `exact.Settler`.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Callable
 
@@ -20,7 +20,7 @@ from flexfa4.ir import Node, Op
 from flexfa4.ir.dtypes import INT_RANGE
 
 from .cells import Cells
-from .spans import Kind, Spans, Tiling, spans_from_ascending, spans_from_segments
+from .spans import Kind, Spans, Tiling, run_type, spans_from_ascending, spans_from_segments
 
 # Undecided tiles, and changes of a term along the columns, beyond which looking at every tile is as good.
 _MOST_OPEN = 1 << 17
@@ -33,17 +33,30 @@ class Unfit(Exception):
     """A term is not one of an interval of columns in each row."""
 
 
-@dataclass(frozen=True, eq=False)
 class Side:
-    """One side of a comparison over n tiles of an axis: least and greatest value [n], and the value at the first and last
-    position [2, n], None where that is not known exactly."""
+    """One side of a comparison over n tiles of an axis: least and greatest value [n].
 
-    lo: np.ndarray
-    hi: np.ndarray
-    ends: np.ndarray | None
+    `ends()`: the value at the first and last position, [2, n]; None where it is not known exactly. dense: every whole number from
+    lo to hi is a value at some position of the tile. rising: lo and hi rise from tile to tile; None: not known.
+    """
+
+    __slots__ = ("lo", "hi", "_ends", "dense", "rising")
+
+    def __init__(self, lo: np.ndarray, hi: np.ndarray, ends, dense: bool = False, rising: bool | None = None):
+        self.lo, self.hi, self._ends, self.dense, self.rising = lo, hi, ends, dense, rising
 
     def __neg__(self) -> "Side":
-        return Side(-self.hi, -self.lo, None if self.ends is None else -self.ends)
+        ends = self._ends
+        return Side(-self.hi, -self.lo, None if ends is None else lambda: -ends(), self.dense,
+                    None if self.rising is None else not self.rising)
+
+    def ends(self) -> np.ndarray | None:
+        return None if self._ends is None else self._ends()
+
+    def rises(self) -> bool:
+        if self.rising is None:
+            self.rising = bool((self.lo[1:] >= self.lo[:-1]).all() and (self.hi[1:] >= self.hi[:-1]).all())
+        return self.rising
 
 
 class Axis:
@@ -68,6 +81,10 @@ class Axis:
     def stacked(self) -> tuple[np.ndarray, np.ndarray]:
         return np.array((self.first, self.first, self.last)), np.array((self.last, self.first, self.last))
 
+    def plain(self) -> Side:
+        """The position itself."""
+        return Side(self.first, self.last, lambda: self.ends, True, True)
+
     def same_tiles(self, other: "Axis") -> bool:
         return self.tile == other.tile and self.length == other.length
 
@@ -80,43 +97,29 @@ def band_spans(analysis: Analysis, tiling: Tiling, transposed: bool, settle: Cal
     terms = terms_of(analysis.bound.graph)
     if terms is None:
         return None
-    work_before = work.sampled
+    sampled = work.sampled
     try:
         with np.errstate(all="ignore"):
-            parts = [_Mask(analysis, terms, tiling, transposed, b, h).segments(settle, work)
+            found = [_Mask(analysis, terms, tiling, transposed, b, h, settle, work).runs()
                      for b in range(tiling.Bm) for h in range(tiling.Hm)]
     except Unfit:
-        work.sampled = work_before
+        work.sampled = sampled
         return None
-    lines = tiling.kv_tiles if transposed else tiling.q_tiles
-    row = [part.row + i * lines if i else part.row for i, part in enumerate(parts)]
-    fields = [row, *([getattr(part, name) for part in parts] for name in ("begin", "end", "kind"))]
-    joined = [x[0] if len(x) == 1 else np.concatenate(x) for x in fields]
-    if all(part.ascending for part in parts):
-        return spans_from_ascending(*joined, tiling, transposed)
-    return spans_from_segments(*joined, tiling, transposed)
-
-
-@dataclass(frozen=True, eq=False)
-class _Segments:
-    """Runs of columns of tiles: (row, begin, end, kind), int64 [n]; `ascending` if in order and maximal."""
-
-    row: np.ndarray
-    begin: np.ndarray
-    end: np.ndarray
-    kind: np.ndarray
-    ascending: bool
+    pointer, runs = found[0]
+    for more_pointer, more in found[1:]:
+        pointer = np.concatenate([pointer, pointer[-1] + more_pointer[1:]])
+    return tiling.spans(pointer, runs if len(found) == 1 else np.concatenate([r for _, r in found]), transposed)
 
 
 class _Mask:
     """The mask of one batch and head."""
 
-    def __init__(self, analysis: Analysis, terms: Terms, tiling: Tiling, transposed: bool, b: int, h: int):
-        self.analysis, self.terms, self.transposed = analysis, terms, transposed
-        self.b, self.h = b, h
+    def __init__(self, analysis: Analysis, terms: Terms, tiling: Tiling, transposed: bool, b: int, h: int, settle: Callable, work):
+        self.analysis, self.terms, self.tiling, self.transposed = analysis, terms, tiling, transposed
+        self.b, self.h, self.settle, self.work = b, h, settle, work
         q, kv = Axis(Op.Q, tiling.q_len, tiling.q_tile), Axis(Op.KV, tiling.kv_len, tiling.kv_tile)
         if q.same_tiles(kv):
-            kv.first, kv.last, kv.ends = q.first, q.last, q.ends
+            kv.first, kv.last = q.first, q.last
         self.q, self.kv = q, kv
         self.rows, self.columns = (kv, q) if transposed else (q, kv)
         self._names: dict = {}
@@ -145,18 +148,22 @@ class _Mask:
 
     def _sum(self, axis: Axis, parts: Parts, term: Comparison) -> Side:
         if len(parts) == 1 and parts[0][1].op is axis.op:
-            side = Side(axis.first, axis.last, axis.ends)
-            return side if parts[0][0] > 0 else -side
-        lo = hi = 0
-        size = 0
+            return axis.plain() if parts[0][0] > 0 else -axis.plain()
+        lo = hi = size = 0
+        varying = []
         for sign, n in parts:
             found = self._interval(axis, n)
             lo, hi = (lo + found.lo, hi + found.hi) if sign > 0 else (lo - found.hi, hi - found.lo)
+            if not found.fixed:
+                varying.append((sign, n))
             if len(parts) > 1 or sign < 0:
                 size += _size(found)
         if size > INT_RANGE[term.dtype][1] // 2 if size else False:
             raise Unfit
-        return _side(lo, hi, len(axis))
+        side = _side(lo, hi, len(axis))
+        if len(varying) == 1 and varying[0][1].op is axis.op:
+            side.dense, side.rising = True, varying[0][0] > 0
+        return side
 
     def _labels(self, axis: Axis, term: Comparison, load: Node) -> Side:
         table = self.analysis.tables.labels(term.pair)
@@ -174,47 +181,45 @@ class _Mask:
         found = table.along(load, known)
         if found is None:
             raise Unfit
-        side = Side(found[0][0], found[0][1], found[0]) if plain else _side(*found, len(axis))
+        ends = found[0]
+        side = Side(ends[0], ends[1], lambda: ends, True, True) if plain else _side(*found, len(axis))
         if key is not None:
             self._names[key] = side
         return side
 
     # Along each row
 
-    def segments(self, settle: Callable, work) -> _Segments:
-        row, begin, end, open_ = self._conjunction() if self.terms.conjunction else self._expression()
-        work.analysed += len(self.rows) + len(self.columns)
-        at = np.flatnonzero(open_)
-        length = (end - begin)[at]
-        total = int(length.sum())
-        if total > _MOST_OPEN:
-            raise Unfit
-        if total:
-            start = length.cumsum() - length
-            i = np.repeat(row[at], length)
-            j = np.arange(total) + np.repeat(begin[at] - start, length)
-            kinds = self._open_tiles(i, j, settle, work)
-            if kinds is not None:
-                full, some = ~open_, np.flatnonzero(kinds)
-                i, j = i[some], j[some]
-                kind = np.concatenate([np.full(int(full.sum()), int(Kind.FULL)), kinds[some].astype(np.int64)])
-                return _Segments(np.concatenate([row[full], i]), np.concatenate([begin[full], j]),
-                                 np.concatenate([end[full], j + 1]), kind, False)
-        return _Segments(row, begin, end, int(Kind.FULL) - open_, True)
+    def runs(self) -> tuple[np.ndarray, np.ndarray]:
+        """(row_ptr int32 [rows + 1], runs [n, 3]), as in Spans."""
+        self.work.analysed += len(self.rows) + len(self.columns)
+        return self._conjunction() if self.terms.conjunction else self._expression()
 
-    def _conjunction(self) -> tuple:
-        """(row, begin, end, open) of the tiles that are not EMPTY for certain, in order: an AND of intervals is one."""
+    def _conjunction(self) -> tuple[np.ndarray, np.ndarray]:
+        """An AND of intervals is one: in each row the tiles that are possible, and among them those that are certain."""
         columns = len(self.columns)
-        may, must = [0, columns], [0, columns]
+        may = must = inner = 0, columns
+        known = True
         for term, sides in zip(self.terms.terms, self._sides):
-            for total, found in zip((may, must), self._intervals(term, sides)):
-                total[0], total[1] = _greater(total[0], found[0]), _less(total[1], found[1])
-        inner = must[0] < must[1]
-        bounds = np.empty((len(self.rows), 4), np.int64)
-        bounds[:, 0], bounds[:, 3] = may
-        bounds[:, 1], bounds[:, 2] = np.where(inner, must[0], may[1]), np.where(inner, must[1], may[1])
-        row, which = np.nonzero(bounds[:, 1:] > bounds[:, :-1])
-        return row, bounds[row, which], bounds[row, which + 1], which != 1
+            possible, certain = self._intervals(term, sides)
+            may, _ = _narrowed(may, (0, columns), possible, columns)
+            must, inner = _narrowed(must, inner, certain, columns)
+            known = known and not isinstance(term, OneSided) and all(side.dense for side in sides)
+        rows = len(self.rows)
+        bounds = np.empty((4, rows), np.int64)
+        bounds[0], bounds[3] = may
+        some = np.less(must[0], must[1])
+        bounds[1], bounds[2] = np.where(some, must[0], may[1]), np.where(some, must[1], may[1])
+        if known:
+            left = np.minimum(np.where(some, inner[0], bounds[3]), bounds[1])
+            open_ = (bounds[0], left), (np.maximum(np.where(some, inner[1], bounds[3]), bounds[2]), bounds[3])
+        else:
+            open_ = (bounds[0], bounds[1]), (bounds[2], bounds[3])
+        kinds = self._open_tiles(*_tiles(open_))
+        if kinds is None:
+            return _packed(bounds, columns)
+        full = np.flatnonzero(bounds[2] > bounds[1])
+        return self._segments((full, bounds[1][full], bounds[2][full]), _tiles(((bounds[0], bounds[1]), (bounds[2], bounds[3]))),
+                              kinds)
 
     def _intervals(self, term, sides) -> tuple:
         """((begin, end) of the columns where the term may hold, of those where it certainly does), each int64 [rows] or int."""
@@ -225,10 +230,9 @@ class _Mask:
             return tuple(_only_run(np.broadcast_to(x, (3, columns))[0]) for x in (sides.hi, sides.lo))
         f, g, below = self._oriented(term, sides)
         if term.op is Op.EQ:
-            one = f.lo == f.hi
-            certain = np.searchsorted(g.lo, f.lo, "left"), np.searchsorted(g.hi, f.lo, "right")
+            first, last = np.searchsorted(g.lo, f.lo, "left"), np.searchsorted(g.hi, f.lo, "right")
             return ((np.searchsorted(g.hi, f.lo, "left"), np.searchsorted(g.lo, f.hi, "right")),
-                    (certain[0], np.where(one, certain[1], 0)))
+                    (first, np.where(f.lo == f.hi, last, 0)))
         how = ("right", "left") if term.op is Op.LT else ("left", "right")
         if below:
             return (0, np.searchsorted(g.lo, f.hi, how[1])), (0, np.searchsorted(g.hi, f.lo, how[1]))
@@ -239,19 +243,18 @@ class _Mask:
         f, g = sides[::-1] if self.transposed else sides
         below = term.q_left == self.transposed
         for _ in range(2):
-            if (g.lo[1:] >= g.lo[:-1]).all() and (g.hi[1:] >= g.hi[:-1]).all():
+            if g.rises():
                 return f, g, below
             # x < y is -y < -x.
-            f, g, below = -f, -g, not below
+            f, g, below = -f, Side(-g.hi, -g.lo, None), not below
         raise Unfit
 
-    def _expression(self) -> tuple:
+    def _expression(self) -> tuple[np.ndarray, np.ndarray]:
         """As `_conjunction`, for any expression: each row is cut where a term changes, and looked at once between cuts."""
         columns = len(self.columns)
         cuts, terms = [], []
         for term, sides in zip(self.terms.terms, self._sides):
-            along = isinstance(term, OneSided) and (term.axis or self.rows.op) is not self.rows.op
-            if along:
+            if isinstance(term, OneSided) and (term.axis or self.rows.op) is not self.rows.op:
                 at = [np.broadcast_to(x, (3, columns))[0] for x in (sides.lo, sides.hi)]
                 change = np.flatnonzero((at[0][1:] != at[0][:-1]) | (at[1][1:] != at[1][:-1])) + 1
                 if change.size > _MOST_CHANGES:
@@ -270,29 +273,57 @@ class _Mask:
         row, which = np.nonzero(bounds[:, 1:] > bounds[:, :-1])
         begin, end = bounds[row, which], bounds[row, which + 1]
         must, may = _evaluate(self.terms.expression, [term(row, begin) for term in terms])
-        return _merged(row, begin, end, may.astype(np.int8) + must)
+        row, begin, end, kind = _merged(row, begin, end, may.astype(np.int8) + must)
+        open_ = np.flatnonzero(kind == Kind.PARTIAL)
+        i, j = _tiles(((begin[open_], end[open_]),))
+        tiles = row[open_][i], j
+        kinds = self._open_tiles(*tiles)
+        if kinds is None:
+            spans = spans_from_ascending(row, begin, end, kind, self._one(), self.transposed)
+            return spans.row_ptr.numpy(), spans.compact.numpy()
+        full = kind == Kind.FULL
+        return self._segments((row[full], begin[full], end[full]), tiles, kinds)
+
+    def _one(self) -> Tiling:
+        """The tiling of one batch and head."""
+        t = self.tiling
+        return Tiling(t.q_tile, t.kv_tile, t.q_len, t.kv_len)
+
+    def _segments(self, full: tuple, tiles: tuple, others: tuple) -> tuple[np.ndarray, np.ndarray]:
+        """(row_ptr, runs) of FULL segments (row, begin, end) and of tiles (row, column), PARTIAL but for `others`: the flat places
+        of some of them, and their kinds."""
+        (row, begin, end), (i, j), (places, kinds) = full, tiles, others
+        kind = np.full(i.size, int(Kind.PARTIAL))
+        flat = i * len(self.columns) + j
+        order = np.argsort(flat)
+        kind[order[np.searchsorted(flat, places, sorter=order)]] = kinds
+        some = np.flatnonzero(kind)
+        i, j, kind = i[some], j[some], kind[some]
+        spans = spans_from_segments(np.concatenate([row, i]), np.concatenate([begin, j]), np.concatenate([end, j + 1]),
+                                    np.concatenate([np.full(row.size, int(Kind.FULL)), kind]), self._one(), self.transposed)
+        return spans.row_ptr.numpy(), spans.compact.numpy()
 
     # Tiles that stay open
 
-    def _open_tiles(self, i: np.ndarray, j: np.ndarray, settle: Callable, work) -> np.ndarray | None:
-        """The kinds of tiles in rows i and columns j, uint8 [n]; None where all are PARTIAL."""
-        mixed = self._mixed(i, j)
-        if mixed is None:
-            rest = np.arange(i.size)
-        elif mixed.all():
-            work.sampled += i.size
+    def _open_tiles(self, i: np.ndarray, j: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Which of the tiles in rows i and columns j are not PARTIAL, as flat places and kinds; None where all are."""
+        if not i.size:
             return None
-        else:
+        mixed = self._mixed(i, j)
+        if mixed is not None:
             rest = np.flatnonzero(~mixed)
-            work.sampled += i.size - rest.size
-        if rest.size > _MOST_UNSETTLED * (len(self.rows) + len(self.columns)):
+            self.work.sampled += i.size - rest.size
+            if not rest.size:
+                return None
+            i, j = i[rest], j[rest]
+        if i.size > _MOST_UNSETTLED * (len(self.rows) + len(self.columns)):
             raise Unfit
-        q, kv = (j[rest], i[rest]) if self.transposed else (i[rest], j[rest])
-        same = np.zeros(rest.size, np.int64)
-        kinds = np.full(i.size, Kind.PARTIAL, np.uint8)
-        kinds[rest] = settle(Cells(same + self.b, same + self.h, self.q.first[q], self.q.last[q], self.kv.first[kv],
-                                   self.kv.last[kv]))
-        return None if (kinds == Kind.PARTIAL).all() else kinds
+        q, kv = (j, i) if self.transposed else (i, j)
+        same = np.zeros(i.size, np.int64)
+        kinds = self.settle(Cells(same + self.b, same + self.h, self.q.first[q], self.q.last[q], self.kv.first[kv],
+                                  self.kv.last[kv]))
+        others = np.flatnonzero(kinds != Kind.PARTIAL)
+        return (i[others] * len(self.columns) + j[others], kinds[others]) if others.size else None
 
     def _mixed(self, i: np.ndarray, j: np.ndarray) -> np.ndarray | None:
         """Whether the corners of each tile hold both values, bool [n]; None where some term is not known at a point."""
@@ -305,10 +336,10 @@ class _Mask:
                     return None
                 value = lo[:, i][:, None] if on_rows else lo[:, j]
             else:
-                f, g = sides[::-1] if self.transposed else sides
-                if f.ends is None or g.ends is None:
+                f, g = (side.ends() for side in (sides[::-1] if self.transposed else sides))
+                if f is None or g is None:
                     return None
-                a, b = f.ends[:, i][:, None], g.ends[:, j]
+                a, b = f.take(i, axis=1)[:, None], g.take(j, axis=1)
                 a, b = (a, b) if term.q_left != self.transposed else (b, a)
                 value = a < b if term.op is Op.LT else a <= b if term.op is Op.LE else a == b
             values.append((value, value))
@@ -326,18 +357,50 @@ def _size(x: Interval) -> int:
 def _side(lo, hi, count: int) -> Side:
     """A Side of bounds that broadcast to [3, n]."""
     lo, hi = (np.broadcast_to(x, (3, count)) for x in (lo, hi))
-    exact = lo is hi or (lo[1:] == hi[1:]).all()
-    return Side(lo[0], hi[0], lo[1:] if exact else None)
+    exact = (lo[1:] == hi[1:]).all()
+    return Side(lo[0], hi[0], (lambda: lo[1:]) if exact else None)
 
 
-def _greater(a, b):
-    if isinstance(a, int) and isinstance(b, int):
-        return max(a, b)
-    return b if isinstance(a, int) and a == 0 else a if isinstance(b, int) and b == 0 else np.maximum(a, b)
+def _tiles(segments: tuple) -> tuple[np.ndarray, np.ndarray]:
+    """(row, column) of the tiles in one or two segments a row, given as (begin, end) arrays; an end may lie before its begin."""
+    begin, end = segments[0] if len(segments) == 1 else (np.concatenate(x) for x in zip(*segments))
+    at = np.flatnonzero(end > begin)
+    begin = begin[at]
+    length = end[at] - begin
+    total = int(length.sum())
+    if total > _MOST_OPEN:
+        raise Unfit
+    row = at % (end.size // len(segments))
+    return np.repeat(row, length), np.arange(total) + np.repeat(begin - (length.cumsum() - length), length)
 
 
-def _less(a, b):
-    return min(a, b) if isinstance(a, int) and isinstance(b, int) else np.minimum(a, b)
+_KINDS = np.array([Kind.PARTIAL, Kind.FULL, Kind.PARTIAL], np.int16)
+
+
+def _packed(bounds: np.ndarray, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """(row_ptr, runs) of rows that are a PARTIAL, a FULL and a PARTIAL run, some of them empty, between `bounds` [4, rows]."""
+    rows = bounds.shape[1]
+    table = np.empty((rows, 3, 3), run_type(columns))
+    table[:, :, 0], table[:, :, 1], table[:, :, 2] = bounds[:3].T, bounds[1:].T, _KINDS
+    there = table[:, :, 1] > table[:, :, 0]
+    pointer = np.zeros(rows + 1, np.int32)
+    np.cumsum(np.count_nonzero(there, axis=1), out=pointer[1:])
+    return pointer, table[there]
+
+
+def _narrowed(must: tuple, inner: tuple, found: tuple, columns: int) -> tuple[tuple, tuple]:
+    """(must, inner) with one more term, certain in `found`: (begin, end) of the columns where all terms are certain, and of those
+    where all but one are. 0 and `columns` as Python ints cost nothing."""
+    (c, d), (begin, end), (inner_begin, inner_end) = found, must, inner
+    if not (isinstance(c, int) and c == 0):
+        least = 0 if isinstance(begin, int) and begin == 0 else np.minimum(begin, c)
+        inner_begin = np.maximum(inner_begin, least)
+        begin = c if isinstance(begin, int) and begin == 0 else np.maximum(begin, c)
+    if not (isinstance(d, int) and d == columns):
+        most = columns if isinstance(end, int) and end == columns else np.maximum(end, d)
+        inner_end = np.minimum(inner_end, most)
+        end = d if isinstance(end, int) and end == columns else np.minimum(end, d)
+    return (begin, end), (inner_begin, inner_end)
 
 
 def _only_run(x: np.ndarray) -> tuple[int, int]:
@@ -369,10 +432,10 @@ def _evaluate(x: Expression, terms: list[tuple]) -> tuple:
 
 
 def _merged(row, begin, end, kind) -> tuple:
-    """(row, begin, end, open) of segments in order, neighbours of one kind joined and kind 0 dropped."""
+    """(row, begin, end, kind) of segments in order, neighbours of one kind joined and kind 0 dropped."""
     some = np.flatnonzero(kind)
     row, begin, end, kind = row[some], begin[some], end[some], kind[some]
     joined = (row[1:] == row[:-1]) & (begin[1:] == end[:-1]) & (kind[1:] == kind[:-1])
     first, last = np.ones(row.size, bool), np.ones(row.size, bool)
     first[1:], last[:-1] = ~joined, ~joined
-    return row[first], begin[first], end[last], kind[first] == 1
+    return row[first], begin[first], end[last], kind[first]

@@ -158,7 +158,7 @@ def spans_from_states(states: np.ndarray, tiling: Tiling, transposed: bool = Fal
     kind = flat[change]
     starts = np.flatnonzero(kind)
     row, begin = np.divmod(change[starts], columns + 1)
-    runs = np.empty((starts.size, 3), _run_type(columns))
+    runs = np.empty((starts.size, 3), run_type(columns))
     runs[:, 0] = begin
     # Every run ends at the next change of its own row: at the latest at the closing column.
     runs[:, 1] = change[starts + 1] - row * (columns + 1) if starts.size else 0
@@ -204,12 +204,13 @@ def spans_from_ascending(row: np.ndarray, begin: np.ndarray, end: np.ndarray, ki
 
 def _table(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kind: np.ndarray, rows: int,
            columns: int) -> tuple[np.ndarray, np.ndarray]:
-    runs = np.empty((row.size, 3), _run_type(columns))
+    runs = np.empty((row.size, 3), run_type(columns))
     runs[:, 0], runs[:, 1], runs[:, 2] = begin, end, kind
     return _row_pointer(row, rows), runs
 
 
-def _run_type(columns: int) -> type:
+def run_type(columns: int) -> type:
+    """The integer type that runs of so many columns are held in."""
     return np.int16 if columns < 2**15 else np.int32
 
 

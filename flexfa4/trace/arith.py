@@ -12,7 +12,7 @@ import numbers
 import numpy as np
 import torch
 
-from ..ir import DType, Node, Op, cast, const, node
+from ..ir import DType, Node, Op, cast, const, node, promote
 from ..ir.dtypes import INT_RANGE
 from ..tensors import FROM_TORCH, TO_TORCH
 from .dtypes import HALVES, as_float, default_float, result_dtype
@@ -57,6 +57,8 @@ def capture_scalar(t: torch.Tensor) -> Traced:
 
 def dtype_of(*xs) -> DType:
     """torch.result_type of lifted arguments."""
+    if len(xs) == 2 and type(xs[0]) is Traced and type(xs[1]) is Traced:
+        return promote(xs[0].node.dtype, xs[1].node.dtype)
     return result_dtype([x.node.dtype for x in xs if isinstance(x, Traced)], [x for x in xs if not isinstance(x, Traced)])
 
 

@@ -24,6 +24,7 @@ _ATTRIBUTE_OPS = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPO
 _GLOBAL_OPS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
 _CALLS = frozenset({"CALL", "PRECALL", "CALL_FUNCTION"})
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+_MATCH_CLASS = dis.opmap.get("MATCH_CLASS", -1)            # since Python 3.10
 
 _known: dict[int, tuple[weakref.ref, "Reads"]] = {}
 
@@ -61,7 +62,9 @@ def is_empty(cell: types.CellType) -> bool:
 def _analyse(code: types.CodeType) -> Reads:
     names: dict[str, None] = {}
     attributes, imports, dynamic = set(), set(), False
-    instructions = list(dis.get_instructions(code))
+    # Globals, attributes and modules are all named in co_names, which is empty for most lambdas: reading instructions is slow.
+    unnamed = not code.co_names and _MATCH_CLASS not in code.co_code[::2]
+    instructions = [] if unnamed else list(dis.get_instructions(code))
     for i, instruction in enumerate(instructions):
         if instruction.opname in _GLOBAL_OPS:
             names[instruction.argval] = None

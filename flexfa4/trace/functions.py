@@ -6,7 +6,7 @@ from typing import Callable
 
 import torch
 
-from ..ir import Op
+from ..ir import DType, Op
 from ..tensors import TO_TORCH
 from . import arith, compose
 from .arith import bitwise, compare, extremum, integer_like, lift, logical, rounding, shift, unary_float
@@ -79,8 +79,13 @@ def _round(x, decimals):
     return rounding(Op.ROUND, x)
 
 
+_SCALARS = frozenset({Traced, bool, int, float})
+
+
 def _vectorised(handler: Callable) -> Callable:
     def run(*args, **kwargs):
+        if not kwargs and _SCALARS.issuperset(map(type, args)):
+            return handler(*args)
         if kwargs.pop("out", None) is not None:
             raise refuse("out= in a mod (a write to a tensor)", "the returned value")
         vector = False
@@ -167,6 +172,9 @@ def _getitem(x, index):
             return Lanes((1,) * extra, [x]) if extra else x
         raise refuse("an index into a traced value, which is one number", "the value itself, or an index into a captured tensor")
     if isinstance(x, torch.Tensor):
+        if type(index) is Traced and index.node.dtype is DType.I64 and x.dim() == 1:
+            rec = active()                   # as below, where most masks pass
+            return Traced(rec.load(rec.capture(x), (index.node,)))
         return index_view(whole(x), index)
     return x[index]
 

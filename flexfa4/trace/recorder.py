@@ -5,6 +5,7 @@ import math
 import sys
 import threading
 import traceback
+import types
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ class Recorder:
     is not running itself but was recorded before.
     `differentiable`: the result may have a gradient: a mask's has none.
     `grad_mode`: whether gradients were being recorded when the mod was called.
+    `outermost`: the code that calls the mod: frames beyond it are not the mod's.
     `folded`: a captured tensor's values were read on the host (`.item()`, `int(t)`), so the trace holds for this version.
     """
 
@@ -40,6 +42,7 @@ class Recorder:
         self.name = name
         self.differentiable = differentiable
         self.grad_mode = torch.is_grad_enabled()
+        self.outermost: types.CodeType | None = None
         self.tensors: list[torch.Tensor] = []
         self.captures: list[Capture] = []
         self.capture_names: list[str] = []
@@ -150,10 +153,11 @@ def refuse_own_gradient(is_float: bool) -> None:
         return
     frame = sys._getframe(2)
     while frame is not None:
-        if frame.f_code is _APPLY:
+        code = frame.f_code
+        if code is _APPLY:
             raise refuse("a torch.autograd.Function in a mod: its backward would be replaced by the derivative of its forward",
                          "its forward as plain torch functions")
-        if frame.f_code.co_name == "record" and frame.f_code.co_filename.startswith(_HERE):
+        if code is recorder.outermost:
             break
         frame = frame.f_back
     if is_float and recorder.grad_mode and recorder.differentiable and not torch.is_grad_enabled():

@@ -4,6 +4,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import types
+from functools import lru_cache
 
 import torch
 
@@ -43,6 +44,7 @@ def record(fn, kind: str, score_dtype: DType = DType.F32) -> tuple[BoundGraph, R
         raise TraceError(f"{kind}_mod={fn!r}: expected a function {SIGNATURES[kind]}")
     _refuse_kind(fn, kind, name, f"{file}:{line}")
     recorder = Recorder(name, kind != "mask")
+    recorder.outermost = record.__code__
     drawing = draws(fn)
     with recording(recorder):
         arguments = _arguments(fn, kind, score_dtype, f"{file}:{line}")
@@ -119,7 +121,7 @@ def arity(fn, kind: str) -> int:
 
 
 def _arguments(fn, kind: str, score_dtype: DType, where: str) -> list[Traced]:
-    leaves = [Traced(node(op, (), score_dtype if op in (Op.SCORE, Op.OUT, Op.LSE) else DType.I64)) for op in ARGUMENTS[kind]]
+    leaves = [Traced.argument(n) for n in _leaves(kind, score_dtype)]
     if kind != "out" and _takes_just(fn, len(leaves)):
         return leaves
     try:
@@ -136,6 +138,11 @@ def _arguments(fn, kind: str, score_dtype: DType, where: str) -> list[Traced]:
                          "with anything else bound by "
                          "a closure, a default value or functools.partial.") from None
     return leaves
+
+
+@lru_cache(maxsize=16)
+def _leaves(kind: str, score_dtype: DType) -> tuple[Node, ...]:
+    return tuple(node(op, (), score_dtype if op in (Op.SCORE, Op.OUT, Op.LSE) else DType.I64) for op in ARGUMENTS[kind])
 
 
 def _takes_just(fn, count: int) -> bool:
@@ -188,10 +195,10 @@ def _root(result, kind: str, score_dtype: DType, where: str, name: str) -> Node:
 
 def _finish(recorder: Recorder, kind: str, root: Node, file: str, line: int) -> BoundGraph:
     """Drops captures and slots that the result does not use, and renumbers the rest in order of first use by the code."""
-    used = list(topological(root))
-    loads = sorted({n.attr for n in used if n.op is Op.LOAD})
-    slots = sorted({n.attr for n in used if n.op is Op.SLOT})
     lines = recorder.lines
+    graph = Graph(kind, root, tuple(recorder.captures), tuple(recorder.slots))
+    loads = sorted({n.attr for n in graph.nodes if n.op is Op.LOAD}) if recorder.tensors else []
+    slots = sorted({n.attr for n in graph.nodes if n.op is Op.SLOT}) if recorder.slots else []
     if len(loads) < len(recorder.tensors) or len(slots) < len(recorder.slots):
         new = {Op.LOAD: {old: i for i, old in enumerate(loads)}, Op.SLOT: {old: i for i, old in enumerate(slots)}}
         moved: dict[Node, int] = {}
@@ -204,8 +211,8 @@ def _finish(recorder: Recorder, kind: str, root: Node, file: str, line: int) -> 
             memo[n] = replace(node(n.op, tuple(memo[a] for a in n.args), n.dtype, n.attr))
             if n in lines:
                 moved[memo[n]] = lines[n]
-        root, lines = memo[root], moved
-    graph = Graph(kind, root, tuple(recorder.captures[i] for i in loads), tuple(recorder.slots[i] for i in slots))
+        lines = moved
+        graph = Graph(kind, memo[root], tuple(recorder.captures[i] for i in loads), tuple(recorder.slots[i] for i in slots))
     origin = Origin(recorder.name, file, line, tuple(recorder.capture_names[i] for i in loads), dict(lines))
     return BoundGraph(graph, tuple(recorder.tensors[i] for i in loads), tuple(recorder.literals[i] for i in slots), origin)
 

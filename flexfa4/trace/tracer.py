@@ -7,6 +7,7 @@ import re
 import torch
 
 from ..ir import Node
+from ..ir.dtypes import FLOATS
 from ..tensors import TO_TORCH
 from .recorder import active, refuse, refuse_own_gradient, user_frame
 
@@ -100,7 +101,14 @@ class Traced(Symbolic):
     def __init__(self, node: Node, number=None):
         self.node = node
         self.number = number
-        refuse_own_gradient(node.dtype.is_float)
+        refuse_own_gradient(node.dtype in FLOATS)
+
+    @classmethod
+    def argument(cls, node: Node) -> "Traced":
+        """An argument of the mod, made before any code of the user's runs."""
+        made = object.__new__(cls)
+        made.node, made.number = node, None
+        return made
 
     shape = torch.Size(())
     ndim = 0
