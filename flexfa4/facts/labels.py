@@ -59,7 +59,9 @@ class LabelTable:
     def __init__(self, pair: LabelPair, runs: Runs, dims: tuple[int, ...], sizes: tuple[int, ...], space: Space):
         self.pair, self.runs, self.dims, self.sizes = pair, runs, dims, sizes
         self.space = space
-        self.names, self.rising = _names(runs)
+        # Labels that rise from run to run keep the number of their run as name.
+        self.in_order = runs.length == runs.size and runs.values.dtype.kind != "b" and bool((runs.values[1:] > runs.values[:-1]).all())
+        self.names, self.rising = _names(runs, self.in_order)
         if not self.rising:
             names = self.names
             self.low, self.high = SparseTable(names, np.minimum), SparseTable(names, np.maximum)
@@ -67,7 +69,10 @@ class LabelTable:
 
     @classmethod
     def make(cls, pair: LabelPair, arrays: list[np.ndarray], space: Space) -> "LabelTable | None":
-        rows = [np.moveaxis(a, pair.dim, -1) for a in arrays]
+        if len(arrays) == arrays[0].ndim == 1:
+            rows = [arrays[0][None]]
+        else:
+            rows = [np.moveaxis(a, pair.dim, -1) for a in arrays]
         if not all(a.size for a in arrays) or len({r.shape[:-1] for r in rows}) != 1:
             return None
         joined = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=-1)
@@ -89,6 +94,15 @@ class LabelTable:
         if a_marks is not None:
             may = may & ((a_marks & b_marks) != 0)
         return boolean(must, may, poison) if n.op is Op.EQ else boolean(negate(may), negate(must), poison)
+
+    def at(self, positions: np.ndarray, side: int) -> np.ndarray | None:
+        """The names at positions of the label axis, int [...], within its length, as look-up `side` of the pair reads them, where
+        labels have no other axis and names rise; else None."""
+        if len(self.dims) > 1 or not self.rising:
+            return None
+        second = side and len(self.sizes) == 2
+        at = self.runs.at(positions + self.sizes[0] if second else positions)
+        return at if self.in_order else self.names[at]
 
     def along(self, load: Node, known: dict[Node, Interval]) -> tuple[np.ndarray, np.ndarray] | None:
         """(least, greatest) name of what one of the two look-ups reads over few intervals, where names rise; None where they do
@@ -126,10 +140,10 @@ class LabelTable:
         return (lo, hi), poison
 
 
-def _names(runs: Runs) -> tuple[np.ndarray, bool]:
+def _names(runs: Runs, in_order: bool) -> tuple[np.ndarray, bool]:
     """(int32 [n], whether they rise along each row): the labels of runs as numbers in the order of first appearance."""
     values = runs.values
-    if runs.length == runs.size and values.dtype.kind != "b" and (values[1:] > values[:-1]).all():
+    if in_order:
         return np.arange(values.size, dtype=np.int32), True
     row = runs.starts // runs.length
     names = _by_first_appearance(values, row)

@@ -76,7 +76,8 @@ class Tables:
         is needed."""
         key = ("array", capture)
         if key not in self._made:
-            t = self.tensors[capture].detach().cpu()
+            t = self.tensors[capture]
+            t = t if t.device.type == "cpu" and not t.requires_grad else t.detach().cpu()
             t = t.float() if t.dtype is torch.bfloat16 else t
             self._made[key] = t.resolve_neg().numpy() if t.dtype.is_floating_point else t.numpy()
         return self._made[key]

@@ -40,7 +40,7 @@ class Runs:
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         """The runs of the elements at given flat positions: for few of them, where `of` would be made for their sake."""
-        return np.searchsorted(self.starts, positions, side="right") - 1
+        return self.starts.searchsorted(positions, "right") - 1
 
 
 def runs_of(matrix: np.ndarray, most_share: float = 0.25) -> Runs | None:

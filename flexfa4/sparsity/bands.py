@@ -9,12 +9,13 @@ are looked at in their four corners; a true and a false one make a tile PARTIAL,
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Callable
+from typing import Callable, Sequence
 
 import numpy as np
 
 from flexfa4.facts.interval import Analysis
 from flexfa4.facts.interval_values import Interval
+from flexfa4.facts.labels import LabelTable
 from flexfa4.facts.terms import Comparison, Expression, OneSided, Parts, Terms, order_of, terms_of
 from flexfa4.ir import Node, Op
 from flexfa4.ir.dtypes import INT_RANGE
@@ -69,13 +70,14 @@ class Axis:
         self.last = self.first + (tile - 1)
         self.last[-1] = length - 1
         self.known: dict[Node, Interval] = {}
+        self._twin: Axis | None = None
 
     def __len__(self) -> int:
         return self.first.size
 
     @cached_property
     def ends(self) -> np.ndarray:
-        return np.array((self.first, self.last))
+        return np.array((self.first, self.last)) if self._twin is None else self._twin.ends
 
     @cached_property
     def stacked(self) -> tuple[np.ndarray, np.ndarray]:
@@ -84,6 +86,10 @@ class Axis:
     def plain(self) -> Side:
         """The position itself."""
         return Side(self.first, self.last, lambda: self.ends, True, True)
+
+    def share(self, other: "Axis") -> None:
+        """Takes the positions of an axis with the same tiles."""
+        self.first, self.last, self._twin = other.first, other.last, other
 
     def same_tiles(self, other: "Axis") -> bool:
         return self.tile == other.tile and self.length == other.length
@@ -119,7 +125,7 @@ class _Mask:
         self.b, self.h, self.settle, self.work = b, h, settle, work
         q, kv = Axis(Op.Q, tiling.q_len, tiling.q_tile), Axis(Op.KV, tiling.kv_len, tiling.kv_tile)
         if q.same_tiles(kv):
-            kv.first, kv.last = q.first, q.last
+            kv.share(q)
         self.q, self.kv = q, kv
         self.rows, self.columns = (kv, q) if transposed else (q, kv)
         self._names: dict = {}
@@ -168,24 +174,36 @@ class _Mask:
     def _labels(self, axis: Axis, term: Comparison, load: Node) -> Side:
         table = self.analysis.tables.labels(term.pair)
         index = load.args[term.pair.dim]
-        plain = index.op is axis.op
-        for i in load.args:
-            if i is not index or not plain:
+        side = int(load is not term.pair.loads[0])
+        if index.op is not axis.op:
+            for i in load.args:
                 self._interval(axis, i)
-        # Where the names rise, the least name of a tile of consecutive positions is its first.
-        known = axis.known if not plain else {**axis.known, index: Interval(axis.ends, axis.ends, least=0, most=axis.length - 1)}
-        shared = plain and self.q.first is self.kv.first and len(table.sizes) == 1
-        key = (term.pair, tuple(i for i in load.args if i is not index)) if shared else None
-        if key in self._names:
-            return self._names[key]
-        found = table.along(load, known)
+            found = table.along(load, axis.known)
+            if found is None:
+                raise Unfit
+            return _side(*found, len(axis))
+        ends = self._ends_of_labels(axis, term, table, load, side)
+        # Names that rise do so by one, so that a tile of consecutive positions holds all from its first to its last.
+        return Side(ends[0], ends[1], lambda: ends, True, True)
+
+    def _ends_of_labels(self, axis: Axis, term: Comparison, table: LabelTable, load: Node, side: int) -> np.ndarray:
+        """The names at the first and last position of each tile, [2, n]."""
+        if len(load.args) == 1 and axis.length <= table.sizes[side % len(table.sizes)]:
+            key = table, len(table.sizes) == 2 and side, id(axis.first)
+            if key not in self._names:
+                self._names[key] = table.at(axis.ends, side)
+            found = self._names[key]
+        else:
+            index = load.args[term.pair.dim]
+            for i in load.args:
+                if i is not index:
+                    self._interval(axis, i)
+            known = {**axis.known, index: Interval(axis.ends, axis.ends, least=0, most=axis.length - 1)}
+            found = table.along(load, known)
+            found = None if found is None else found[0]
         if found is None:
             raise Unfit
-        ends = found[0]
-        side = Side(ends[0], ends[1], lambda: ends, True, True) if plain else _side(*found, len(axis))
-        if key is not None:
-            self._names[key] = side
-        return side
+        return found
 
     # Along each row
 
@@ -201,24 +219,29 @@ class _Mask:
         known = True
         for term, sides in zip(self.terms.terms, self._sides):
             possible, certain = self._intervals(term, sides)
-            may, _ = _narrowed(may, (0, columns), possible, columns)
-            must, inner = _narrowed(must, inner, certain, columns)
-            known = known and not isinstance(term, OneSided) and all(side.dense for side in sides)
+            may = _met(may, possible, columns)
+            inner = _but_one(inner, must, certain, columns)
+            must = _met(must, certain, columns)
+            known = known and not isinstance(term, OneSided) and sides[0].dense and sides[1].dense
         rows = len(self.rows)
         bounds = np.empty((4, rows), np.int64)
         bounds[0], bounds[3] = may
         some = np.less(must[0], must[1])
-        bounds[1], bounds[2] = np.where(some, must[0], may[1]), np.where(some, must[1], may[1])
-        if known:
-            left = np.minimum(np.where(some, inner[0], bounds[3]), bounds[1])
-            open_ = (bounds[0], left), (np.maximum(np.where(some, inner[1], bounds[3]), bounds[2]), bounds[3])
+        bounds[1:3] = bounds[3]
+        np.copyto(bounds[1], must[0], where=some)
+        np.copyto(bounds[2], must[1], where=some)
+        if not known:
+            open_ = [(bounds[0], bounds[1]), (bounds[2], bounds[3])]
         else:
-            open_ = (bounds[0], bounds[1]), (bounds[2], bounds[3])
+            # Left and right of where all terms but one hold, and between the two intervals of terms that hold nowhere together.
+            open_ = [(may[0], inner[0]), (must[1], must[0]), (inner[1], may[1])]
+            open_ = [(np.maximum(begin, bounds[0]), np.minimum(end, bounds[3])) for begin, end in open_
+                     if not (_is(end, 0) or _is(begin, columns))]
         kinds = self._open_tiles(*_tiles(open_))
         if kinds is None:
             return _packed(bounds, columns)
         full = np.flatnonzero(bounds[2] > bounds[1])
-        return self._segments((full, bounds[1][full], bounds[2][full]), _tiles(((bounds[0], bounds[1]), (bounds[2], bounds[3]))),
+        return self._segments((full, bounds[1][full], bounds[2][full]), _tiles([(bounds[0], bounds[1]), (bounds[2], bounds[3])]),
                               kinds)
 
     def _intervals(self, term, sides) -> tuple:
@@ -230,13 +253,14 @@ class _Mask:
             return tuple(_only_run(np.broadcast_to(x, (3, columns))[0]) for x in (sides.hi, sides.lo))
         f, g, below = self._oriented(term, sides)
         if term.op is Op.EQ:
-            first, last = np.searchsorted(g.lo, f.lo, "left"), np.searchsorted(g.hi, f.lo, "right")
-            return ((np.searchsorted(g.hi, f.lo, "left"), np.searchsorted(g.lo, f.hi, "right")),
-                    (first, np.where(f.lo == f.hi, last, 0)))
+            first, last = g.lo.searchsorted(f.lo, "left"), g.hi.searchsorted(f.lo, "right")
+            one = f.lo == f.hi
+            return ((g.hi.searchsorted(f.lo, "left"), g.lo.searchsorted(f.hi, "right")),
+                    (np.where(one, first, columns), np.where(one, last, columns)))
         how = ("right", "left") if term.op is Op.LT else ("left", "right")
         if below:
-            return (0, np.searchsorted(g.lo, f.hi, how[1])), (0, np.searchsorted(g.hi, f.lo, how[1]))
-        return (np.searchsorted(g.hi, f.lo, how[0]), columns), (np.searchsorted(g.lo, f.hi, how[0]), columns)
+            return (0, g.lo.searchsorted(f.hi, how[1])), (0, g.hi.searchsorted(f.lo, how[1]))
+        return (g.hi.searchsorted(f.lo, how[0]), columns), (g.lo.searchsorted(f.hi, how[0]), columns)
 
     def _oriented(self, term: Comparison, sides: tuple[Side, Side]) -> tuple[Side, Side, bool]:
         """(the rows' side, the columns' side, rising along them, whether that is on the left)."""
@@ -275,7 +299,7 @@ class _Mask:
         must, may = _evaluate(self.terms.expression, [term(row, begin) for term in terms])
         row, begin, end, kind = _merged(row, begin, end, may.astype(np.int8) + must)
         open_ = np.flatnonzero(kind == Kind.PARTIAL)
-        i, j = _tiles(((begin[open_], end[open_]),))
+        i, j = _tiles([(begin[open_], end[open_])])
         tiles = row[open_][i], j
         kinds = self._open_tiles(*tiles)
         if kinds is None:
@@ -311,7 +335,7 @@ class _Mask:
             return None
         mixed = self._mixed(i, j)
         if mixed is not None:
-            rest = np.flatnonzero(~mixed)
+            rest = (~mixed).nonzero()[0]
             self.work.sampled += i.size - rest.size
             if not rest.size:
                 return None
@@ -361,17 +385,21 @@ def _side(lo, hi, count: int) -> Side:
     return Side(lo[0], hi[0], (lambda: lo[1:]) if exact else None)
 
 
-def _tiles(segments: tuple) -> tuple[np.ndarray, np.ndarray]:
-    """(row, column) of the tiles in one or two segments a row, given as (begin, end) arrays; an end may lie before its begin."""
+def _tiles(segments: Sequence[tuple]) -> tuple[np.ndarray, np.ndarray]:
+    """(row, column) of the tiles in segments of each row, given as (begin, end) arrays; an end may lie before its begin."""
+    if not segments:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     begin, end = segments[0] if len(segments) == 1 else (np.concatenate(x) for x in zip(*segments))
-    at = np.flatnonzero(end > begin)
+    at = (end > begin).nonzero()[0]
+    if not at.size:
+        return at, at
     begin = begin[at]
     length = end[at] - begin
     total = int(length.sum())
     if total > _MOST_OPEN:
         raise Unfit
-    row = at % (end.size // len(segments))
-    return np.repeat(row, length), np.arange(total) + np.repeat(begin - (length.cumsum() - length), length)
+    row = at if len(segments) == 1 else at % (end.size // len(segments))
+    return row.repeat(length), np.arange(total) + (begin - length.cumsum() + length).repeat(length)
 
 
 _KINDS = np.array([Kind.PARTIAL, Kind.FULL, Kind.PARTIAL], np.int16)
@@ -379,28 +407,36 @@ _KINDS = np.array([Kind.PARTIAL, Kind.FULL, Kind.PARTIAL], np.int16)
 
 def _packed(bounds: np.ndarray, columns: int) -> tuple[np.ndarray, np.ndarray]:
     """(row_ptr, runs) of rows that are a PARTIAL, a FULL and a PARTIAL run, some of them empty, between `bounds` [4, rows]."""
-    rows = bounds.shape[1]
-    table = np.empty((rows, 3, 3), run_type(columns))
-    table[:, :, 0], table[:, :, 1], table[:, :, 2] = bounds[:3].T, bounds[1:].T, _KINDS
-    there = table[:, :, 1] > table[:, :, 0]
-    pointer = np.zeros(rows + 1, np.int32)
-    np.cumsum(np.count_nonzero(there, axis=1), out=pointer[1:])
-    return pointer, table[there]
+    flat = bounds.T.reshape(-1)
+    there = flat[1:] > flat[:-1]
+    there[3::4] = False                 # from one row to the next
+    at = there.nonzero()[0]
+    runs = np.empty((at.size, 3), run_type(columns))
+    runs[:, 0], runs[:, 1], runs[:, 2] = flat[at], flat[at + 1], _KINDS[at & 3]
+    pointer = np.zeros(bounds.shape[1] + 1, np.int32)
+    pointer[1:] = there.cumsum()[2::4]
+    return pointer, runs
 
 
-def _narrowed(must: tuple, inner: tuple, found: tuple, columns: int) -> tuple[tuple, tuple]:
-    """(must, inner) with one more term, certain in `found`: (begin, end) of the columns where all terms are certain, and of those
-    where all but one are. 0 and `columns` as Python ints cost nothing."""
-    (c, d), (begin, end), (inner_begin, inner_end) = found, must, inner
-    if not (isinstance(c, int) and c == 0):
-        least = 0 if isinstance(begin, int) and begin == 0 else np.minimum(begin, c)
-        inner_begin = np.maximum(inner_begin, least)
-        begin = c if isinstance(begin, int) and begin == 0 else np.maximum(begin, c)
-    if not (isinstance(d, int) and d == columns):
-        most = columns if isinstance(end, int) and end == columns else np.maximum(end, d)
-        inner_end = np.minimum(inner_end, most)
-        end = d if isinstance(end, int) and end == columns else np.minimum(end, d)
-    return (begin, end), (inner_begin, inner_end)
+def _is(x, number: int) -> bool:
+    return type(x) is int and x == number
+
+
+def _met(a: tuple, b: tuple, columns: int) -> tuple:
+    """The intersection of two intervals, (begin, end) each. Here and below the Python ints 0 and `columns` cost nothing."""
+    return (b[0] if _is(a[0], 0) else a[0] if _is(b[0], 0) else np.maximum(a[0], b[0]),
+            b[1] if _is(a[1], columns) else a[1] if _is(b[1], columns) else np.minimum(a[1], b[1]))
+
+
+def _but_one(inner: tuple, must: tuple, found: tuple, columns: int) -> tuple:
+    """The columns past the begins of all terms but one, and before the ends of all but one, with one more term: certain in
+    `found`, where those before it are all certain in `must`."""
+    begin, end = inner
+    if not (_is(must[0], 0) or _is(found[0], 0)):
+        begin = np.maximum(begin, np.minimum(must[0], found[0]))
+    if not (_is(must[1], columns) or _is(found[1], columns)):
+        end = np.minimum(end, np.maximum(must[1], found[1]))
+    return begin, end
 
 
 def _only_run(x: np.ndarray) -> tuple[int, int]:

@@ -17,12 +17,12 @@ def tensor_state(t: torch.Tensor) -> tuple | None:
 class TensorKey:
     """One tensor at one version. Equal to another key of the same living tensor object with the same layout and version."""
 
-    __slots__ = ("ref", "state", "_hash")
+    __slots__ = ("ref", "state", "place")
 
     def __init__(self, t: torch.Tensor):
         self.ref = weakref.ref(t)
         self.state = tensor_state(t)
-        self._hash = hash((id(t), self.state))
+        self.place = id(t)
 
     def __eq__(self, other) -> bool:
         if not isinstance(other, TensorKey) or self.state is None or self.state != other.state:
@@ -31,4 +31,4 @@ class TensorKey:
         return mine is not None and mine is other.ref()
 
     def __hash__(self) -> int:
-        return self._hash
+        return hash((self.place, self.state))

@@ -216,9 +216,12 @@ def shift(op: Op, a, b) -> Traced:
 
 def compare(op: Op, a, b, *, swap: bool = False) -> Traced:
     """<, <=, == and !=; `swap` for > and >=. On bools False < True."""
-    a, b = lift(a), lift(b)
-    dtype = dtype_of(a, b)
-    x, y = as_node(a, dtype), as_node(b, dtype)
+    if type(a) is Traced and type(b) is Traced and a.node.dtype is b.node.dtype:
+        x, y, dtype = a.node, b.node, a.node.dtype
+    else:
+        a, b = lift(a), lift(b)
+        dtype = dtype_of(a, b)
+        x, y = as_node(a, dtype), as_node(b, dtype)
     if swap:
         x, y = y, x
     if dtype.is_bool and op in (Op.LT, Op.LE):
