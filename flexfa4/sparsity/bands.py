@@ -64,13 +64,16 @@ class Axis:
     """The tiles along the queries or the keys, `first` and `last` position of each, int64 [n]; and what is known of nodes there,
     as intervals [3, n]: over the tile, at its first and at its last position."""
 
-    def __init__(self, op: Op, length: int, tile: int):
-        self.op, self.tile, self.length = op, tile, length
+    def __init__(self, op: Op, length: int, tile: int, twin: "Axis | None" = None):
+        """twin: an axis with the same tiles."""
+        self.op, self.tile, self.length, self._twin = op, tile, length, twin
+        self.known: dict[Node, Interval] = {}
+        if twin is not None:
+            self.first, self.last = twin.first, twin.last
+            return
         self.first = np.arange(0, length, tile)
         self.last = self.first + (tile - 1)
         self.last[-1] = length - 1
-        self.known: dict[Node, Interval] = {}
-        self._twin: Axis | None = None
 
     def __len__(self) -> int:
         return self.first.size
@@ -86,13 +89,6 @@ class Axis:
     def plain(self) -> Side:
         """The position itself."""
         return Side(self.first, self.last, lambda: self.ends, True, True)
-
-    def share(self, other: "Axis") -> None:
-        """Takes the positions of an axis with the same tiles."""
-        self.first, self.last, self._twin = other.first, other.last, other
-
-    def same_tiles(self, other: "Axis") -> bool:
-        return self.tile == other.tile and self.length == other.length
 
 
 def band_spans(analysis: Analysis, tiling: Tiling, transposed: bool, settle: Callable, work) -> Spans | None:
@@ -123,9 +119,9 @@ class _Mask:
     def __init__(self, analysis: Analysis, terms: Terms, tiling: Tiling, transposed: bool, b: int, h: int, settle: Callable, work):
         self.analysis, self.terms, self.tiling, self.transposed = analysis, terms, tiling, transposed
         self.b, self.h, self.settle, self.work = b, h, settle, work
-        q, kv = Axis(Op.Q, tiling.q_len, tiling.q_tile), Axis(Op.KV, tiling.kv_len, tiling.kv_tile)
-        if q.same_tiles(kv):
-            kv.share(q)
+        q = Axis(Op.Q, tiling.q_len, tiling.q_tile)
+        same = tiling.kv_len == tiling.q_len and tiling.kv_tile == tiling.q_tile
+        kv = Axis(Op.KV, tiling.kv_len, tiling.kv_tile, q if same else None)
         self.q, self.kv = q, kv
         self.rows, self.columns = (kv, q) if transposed else (q, kv)
         self._names: dict = {}
@@ -137,9 +133,10 @@ class _Mask:
         """(query's side, key's side) of a comparison; the interval of a one-sided term, Booleans [3, n]."""
         if isinstance(term, OneSided):
             return self._interval(self.q if term.axis is not Op.KV else self.kv, term.node)
-        if term.pair is not None and self.analysis.tables.labels(term.pair) is not None:
-            loads = term.pair.loads[::-1] if term.q_load else term.pair.loads
-            return self._labels(self.q, term, loads[0]), self._labels(self.kv, term, loads[1])
+        table = None if term.pair is None else self.analysis.tables.labels(term.pair)
+        if table is not None:
+            loads = term.pair.loads
+            return self._labels(self.q, table, loads[term.q_load]), self._labels(self.kv, table, loads[1 - term.q_load])
         return self._sum(self.q, term.q, term), self._sum(self.kv, term.kv, term)
 
     def _interval(self, axis: Axis, n: Node) -> Interval:
@@ -171,10 +168,8 @@ class _Mask:
             side.dense, side.rising = True, varying[0][0] > 0
         return side
 
-    def _labels(self, axis: Axis, term: Comparison, load: Node) -> Side:
-        table = self.analysis.tables.labels(term.pair)
-        index = load.args[term.pair.dim]
-        side = int(load is not term.pair.loads[0])
+    def _labels(self, axis: Axis, table: LabelTable, load: Node) -> Side:
+        index = load.args[table.pair.dim]
         if index.op is not axis.op:
             for i in load.args:
                 self._interval(axis, i)
@@ -182,19 +177,20 @@ class _Mask:
             if found is None:
                 raise Unfit
             return _side(*found, len(axis))
-        ends = self._ends_of_labels(axis, term, table, load, side)
+        ends = self._ends_of_labels(axis, table, load)
         # Names that rise do so by one, so that a tile of consecutive positions holds all from its first to its last.
         return Side(ends[0], ends[1], lambda: ends, True, True)
 
-    def _ends_of_labels(self, axis: Axis, term: Comparison, table: LabelTable, load: Node, side: int) -> np.ndarray:
+    def _ends_of_labels(self, axis: Axis, table: LabelTable, load: Node) -> np.ndarray:
         """The names at the first and last position of each tile, [2, n]."""
+        side = int(load is not table.pair.loads[0])
         if len(load.args) == 1 and axis.length <= table.sizes[side % len(table.sizes)]:
             key = table, len(table.sizes) == 2 and side, id(axis.first)
             if key not in self._names:
                 self._names[key] = table.at(axis.ends, side)
             found = self._names[key]
         else:
-            index = load.args[term.pair.dim]
+            index = load.args[table.pair.dim]
             for i in load.args:
                 if i is not index:
                     self._interval(axis, i)
@@ -368,7 +364,7 @@ class _Mask:
                 value = a < b if term.op is Op.LT else a <= b if term.op is Op.LE else a == b
             values.append((value, value))
         found = np.broadcast_to(_evaluate(self.terms.expression, values)[0], (2, 2, i.size)).reshape(4, -1)
-        return found.any(axis=0) & ~found.all(axis=0)
+        return (found[1:] != found[0]).any(axis=0)
 
 
 def _size(x: Interval) -> int:
@@ -395,6 +391,8 @@ def _tiles(segments: Sequence[tuple]) -> tuple[np.ndarray, np.ndarray]:
         return at, at
     begin = begin[at]
     length = end[at] - begin
+    if length.max() == 1:
+        return at if len(segments) == 1 else at % (end.size // len(segments)), begin
     total = int(length.sum())
     if total > _MOST_OPEN:
         raise Unfit

@@ -197,8 +197,8 @@ def _finish(recorder: Recorder, kind: str, root: Node, file: str, line: int) -> 
     """Drops captures and slots that the result does not use, and renumbers the rest in order of first use by the code."""
     lines = recorder.lines
     graph = Graph(kind, root, tuple(recorder.captures), tuple(recorder.slots))
-    loads = sorted({n.attr for n in graph.nodes if n.op is Op.LOAD}) if recorder.tensors else []
-    slots = sorted({n.attr for n in graph.nodes if n.op is Op.SLOT}) if recorder.slots else []
+    loads = _used(graph, Op.LOAD) if recorder.tensors else []
+    slots = _used(graph, Op.SLOT) if recorder.slots else []
     if len(loads) < len(recorder.tensors) or len(slots) < len(recorder.slots):
         new = {Op.LOAD: {old: i for i, old in enumerate(loads)}, Op.SLOT: {old: i for i, old in enumerate(slots)}}
         moved: dict[Node, int] = {}
@@ -215,6 +215,11 @@ def _finish(recorder: Recorder, kind: str, root: Node, file: str, line: int) -> 
         graph = Graph(kind, memo[root], tuple(recorder.captures[i] for i in loads), tuple(recorder.slots[i] for i in slots))
     origin = Origin(recorder.name, file, line, tuple(recorder.capture_names[i] for i in loads), dict(lines))
     return BoundGraph(graph, tuple(recorder.tensors[i] for i in loads), tuple(recorder.literals[i] for i in slots), origin)
+
+
+def _used(graph: Graph, op: Op) -> list[int]:
+    """The numbers of the captures (LOAD) or slots (SLOT) in a graph, ascending."""
+    return sorted({n.attr for n in graph.nodes if n.op is op})
 
 
 def _user_error(error: Exception, recorder: Recorder, where: str) -> TraceError:
