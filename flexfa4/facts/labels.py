@@ -60,7 +60,8 @@ class LabelTable:
         self.pair, self.runs, self.dims, self.sizes = pair, runs, dims, sizes
         self.space = space
         # Labels that rise from run to run keep the number of their run as name.
-        self.in_order = runs.length == runs.size and runs.values.dtype.kind != "b" and bool((runs.values[1:] > runs.values[:-1]).all())
+        values = runs.values
+        self.in_order = runs.length == runs.size and values.dtype.kind != "b" and bool((values[1:] > values[:-1]).all())
         self.names, self.rising = _names(runs, self.in_order)
         if not self.rising:
             names = self.names

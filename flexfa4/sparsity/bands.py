@@ -21,7 +21,7 @@ from flexfa4.ir import Node, Op
 from flexfa4.ir.dtypes import INT_RANGE
 
 from .cells import Cells
-from .spans import Kind, Spans, Tiling, run_type, spans_from_ascending, spans_from_segments
+from .spans import Kind, Spans, Tiling, run_type, runs_in_order, runs_of_segments
 
 # Undecided tiles, and changes of a term along the columns, beyond which looking at every tile is as good.
 _MOST_OPEN = 1 << 17
@@ -116,7 +116,8 @@ def band_spans(analysis: Analysis, tiling: Tiling, transposed: bool, settle: Cal
 class _Mask:
     """The mask of one batch and head."""
 
-    def __init__(self, analysis: Analysis, terms: Terms, tiling: Tiling, transposed: bool, b: int, h: int, settle: Callable, work):
+    def __init__(self, analysis: Analysis, terms: Terms, tiling: Tiling, transposed: bool, b: int, h: int, settle: Callable,
+                 work):
         self.analysis, self.terms, self.tiling, self.transposed = analysis, terms, tiling, transposed
         self.b, self.h, self.settle, self.work = b, h, settle, work
         q = Axis(Op.Q, tiling.q_len, tiling.q_tile)
@@ -299,19 +300,13 @@ class _Mask:
         tiles = row[open_][i], j
         kinds = self._open_tiles(*tiles)
         if kinds is None:
-            spans = spans_from_ascending(row, begin, end, kind, self._one(), self.transposed)
-            return spans.row_ptr.numpy(), spans.compact.numpy()
+            return runs_in_order(row, begin, end, kind, len(self.rows), columns)
         full = kind == Kind.FULL
         return self._segments((row[full], begin[full], end[full]), tiles, kinds)
 
-    def _one(self) -> Tiling:
-        """The tiling of one batch and head."""
-        t = self.tiling
-        return Tiling(t.q_tile, t.kv_tile, t.q_len, t.kv_len)
-
     def _segments(self, full: tuple, tiles: tuple, others: tuple) -> tuple[np.ndarray, np.ndarray]:
-        """(row_ptr, runs) of FULL segments (row, begin, end) and of tiles (row, column), PARTIAL but for `others`: the flat places
-        of some of them, and their kinds."""
+        """(row_ptr, runs) of FULL segments (row, begin, end) and of tiles (row, column), PARTIAL but for `others`: the flat
+        places of some of them, and their kinds."""
         (row, begin, end), (i, j), (places, kinds) = full, tiles, others
         kind = np.full(i.size, int(Kind.PARTIAL))
         flat = i * len(self.columns) + j
@@ -319,9 +314,9 @@ class _Mask:
         kind[order[np.searchsorted(flat, places, sorter=order)]] = kinds
         some = np.flatnonzero(kind)
         i, j, kind = i[some], j[some], kind[some]
-        spans = spans_from_segments(np.concatenate([row, i]), np.concatenate([begin, j]), np.concatenate([end, j + 1]),
-                                    np.concatenate([np.full(row.size, int(Kind.FULL)), kind]), self._one(), self.transposed)
-        return spans.row_ptr.numpy(), spans.compact.numpy()
+        kind = np.concatenate([np.full(row.size, int(Kind.FULL)), kind])
+        return runs_of_segments(np.concatenate([row, i]), np.concatenate([begin, j]), np.concatenate([end, j + 1]), kind,
+                                len(self.rows), len(self.columns))
 
     # Tiles that stay open
 

@@ -192,18 +192,12 @@ def runs_of_segments(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kind: 
         first = np.concatenate([[True], ~joined])
         last = np.concatenate([~joined, [True]])
         row, begin, end, kind = row[first], begin[first], end[last], kind[first]
-    return _table(row, begin, end, kind, rows, columns)
+    return runs_in_order(row, begin, end, kind, rows, columns)
 
 
-def spans_from_ascending(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kind: np.ndarray, tiling: Tiling,
-                         transposed: bool = False) -> Spans:
-    """Spans of segments that are their runs: in order of rows and columns, disjoint and maximal."""
-    rows, columns = tiling.kv_tiles if transposed else tiling.q_tiles, tiling.q_tiles if transposed else tiling.kv_tiles
-    return tiling.spans(*_table(row, begin, end, kind, tiling.Bm * tiling.Hm * rows, columns), transposed)
-
-
-def _table(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kind: np.ndarray, rows: int,
-           columns: int) -> tuple[np.ndarray, np.ndarray]:
+def runs_in_order(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kind: np.ndarray, rows: int,
+                  columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """(row_ptr, runs) of segments that are the runs: in order of rows and columns, disjoint and maximal."""
     runs = np.empty((row.size, 3), run_type(columns))
     runs[:, 0], runs[:, 1], runs[:, 2] = begin, end, kind
     return _row_pointer(row, rows), runs
