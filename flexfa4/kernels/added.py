@@ -1,8 +1,9 @@
-"""What a score graph adds to the score, kept out of the scores and put into the exponent.
+"""What a score graph adds to the score and multiplies it by, kept out of the scores and put into the exponent.
 
 Of `score - slope[h] * (q - kv)` the second part is an affine term (`affine.py`): `begin + step * column` in a fragment. In the
-exponent it costs one FMA an element where the top of the row is subtracted anyway; added to the score it costs two. Terms of the
-row alone cost nothing there.
+exponent it costs one FMA an element where the top of the row is subtracted anyway; added to the score it costs two. Terms of
+the row alone cost nothing there, and neither does a factor that is the same for the whole launch: of `cap * tanh(score / cap)`
+one goes into the exponent's scale, the other into the scores'.
 """
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from cutlass import Float32
 
 from flexfa4.emit.emitter import Emitter
 from flexfa4.facts.axes import axes
-from flexfa4.ir import DType, Node, Op
+from flexfa4.ir import DType, Node, Op, topological
 
 from .affine import Term
 from .carried import Fixed
@@ -23,20 +24,26 @@ _ROW = frozenset({Op.B, Op.H, Op.Q})
 
 @dataclass(frozen=True)
 class Split:
-    """A score graph's root as `inner` plus sign * value of each addition: walked (indices among the graph's affine terms) and of
-    the row alone."""
+    """A score graph's root as `factor * inner` plus sign * value of each addition: walked (indices among the graph's affine
+    terms) and of the row alone. factor: a node that is the same for the launch, None for 1. scaled: of a node `score * other`
+    that alone reads the score, where `other` is the same for the launch too: the node and `other`."""
 
     inner: Node
     walked: tuple[tuple[int, int], ...]
     of_row: tuple[tuple[int, Node], ...]
+    factor: Node | None = None
+    scaled: tuple[Node, Node] | None = None
 
 
 def split_root(emitter: Emitter, terms: Sequence[Term]) -> Split:
-    """Takes off additions from the outside until one is neither walked nor of the row; none where the graph is to be precise."""
+    """Takes off additions from the outside until one is neither walked nor of the row, then a factor; nothing where the graph is
+    to be precise."""
     (n,) = emitter.roots
     on, index = axes(n), {t.node: k for k, t in enumerate(terms)}
     walked, of_row = [], []
-    while not emitter.precise and n.dtype is DType.F32 and n.op in (Op.ADD, Op.SUB):
+    if emitter.precise:
+        return Split(n, (), ())
+    while n.dtype is DType.F32 and n.op in (Op.ADD, Op.SUB):
         left, right = n.args
         sign = -1 if n.op is Op.SUB else 1
         if Op.SCORE in on[right] and sign > 0:
@@ -50,7 +57,21 @@ def split_root(emitter: Emitter, terms: Sequence[Term]) -> Split:
         else:
             break
         n = left
-    return Split(n, tuple(walked), tuple(of_row))
+    n, factor = _product(n, on) or (n, None)
+    readers = [m for m in topological(n) if any(a.op is Op.SCORE for a in m.args)]
+    scaled = _product(readers[0], on) if len(readers) == 1 else None
+    return Split(n, tuple(walked), tuple(of_row), factor,
+                 (readers[0], scaled[1]) if scaled and scaled[0].op is Op.SCORE else None)
+
+
+def _product(n: Node, on: dict) -> tuple[Node, Node] | None:
+    """(what depends on the score, what is the same for the launch) of a product of the two."""
+    if n.op is not Op.MUL or any(a.dtype is not DType.F32 for a in n.args):
+        return None
+    for inner, factor in (n.args, n.args[::-1]):
+        if Op.SCORE in on[inner] and not on[factor]:
+            return inner, factor
+    return None
 
 
 @dataclass(frozen=True)

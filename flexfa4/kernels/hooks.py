@@ -34,6 +34,8 @@ from .spread import Spread
 
 LOG2_E = math.log2(math.e)
 LN_2 = math.log(2.0)
+# In place of a factor of 0.
+SMALL = 1e-30
 
 
 class Hooks(Fixed):
@@ -62,7 +64,21 @@ class Hooks(Fixed):
         """What scores are multiplied by inside exp2: with a score graph they are scaled before it, and log2(e) is left. split:
         the graph's additions are kept apart (`RowHooks.added`)."""
         untouched = not self.has("score") or split and self.split.inner.op is Op.SCORE
-        return scale * LOG2_E if untouched else Float32(LOG2_E)
+        rest = scale * LOG2_E if untouched else Float32(LOG2_E)
+        factor = self.factor() if split else None
+        return rest if factor is None else rest * factor
+
+    def factor(self) -> Float32 | None:
+        """What the graph multiplies all scores by, where that is kept apart; not 0, which would make NaN of what is hidden."""
+        if self.split is None or self.split.factor is None:
+            return None
+        value = Float32(self.emitters["score"].launch.value_of(self.split.factor))
+        return select((value < SMALL) & (value > -SMALL), Float32(SMALL), value, Float32)
+
+    def hidden(self) -> Float32:
+        """A score that `softmax_scale(..., split=True)` makes -inf."""
+        factor = self.factor()
+        return Float32(-math.inf) if factor is None else -factor * math.inf
 
     def tile(self, b: Int32, h: Int32 | None) -> "TileHooks":
         """What depends on the batch, and the head where the tile has one."""
@@ -124,6 +140,8 @@ class RowHooks(Fixed):
             return
         emitter, tile, rows = self._emitters["score"], self._tiles["score"], self._rows["score"]
         walks = self._walker is not None and area is not None
+        scaled = self._split.scaled if split else None
+        product = scale * Float32(emitter.launch.value_of(scaled[1])) if scaled else None
         if walks:
             first = tile.inner(kv=columns[0])
             starts = [self._walker.start(emitter, row, first) for row in rows]
@@ -132,23 +150,25 @@ class RowHooks(Fixed):
             for i, row in enumerate(rows):
                 known = self._walker.known(starts[i], area.columns[j]) if walks else {}
                 known |= _of_element(slices, i, j)
+                if scaled:
+                    known[scaled[0]] = fragment[i, j] * product
                 scope = emitter.join(row, column, known=known, score=fragment[i, j] * scale)
                 fragment[i, j] = Float32(scope.value_of(self._split.inner) if split else scope.value())
 
     def mask(self, fragment: cute.Tensor, columns: Sequence[Int32], present: Sequence[Boolean],
-             slices: Sequence[Stretch] = (), kind: str = "mask") -> None:
-        """fragment[i, j] = -inf where the mask graph says no, or key columns[j] is not present: past the end of the sequence.
+             slices: Sequence[Stretch] = (), kind: str = "mask", hidden: float | Float32 = -math.inf) -> None:
+        """fragment[i, j] = hidden where the mask graph says no, or key columns[j] is not present: past the end of the sequence.
         kind: "inside" for what is left of the mask where its label tests hold."""
         for j, (kv, exists) in enumerate(zip(columns, present)):
             if kind not in self._rows:
                 for i in range(len(self._leaves)):
-                    fragment[i, j] = select(exists, fragment[i, j], Float32(-math.inf), Float32)
+                    fragment[i, j] = select(exists, fragment[i, j], Float32(hidden), Float32)
                 continue
             emitter = self._emitters[kind]
             column = emitter.join(self._tiles[kind], known=_of_column(slices, j), kv=kv)
             for i, row in enumerate(self._rows[kind]):
                 seen = Boolean(emitter.join(row, column, known=_of_element(slices, i, j)).value()) & exists
-                fragment[i, j] = select(seen, fragment[i, j], Float32(-math.inf), Float32)
+                fragment[i, j] = select(seen, fragment[i, j], Float32(hidden), Float32)
 
     def mask_run(self, fragment: cute.Tensor, first: Int32, present: Int32, spread: Spread) -> None:
         """`mask` of one row, keys first, first + 1, ..., of which `present` exist; at most 32."""

@@ -218,6 +218,12 @@ def labelled(b, h, q, kv):
 LIMITS = torch.tensor([2**63 - 1, 100, 2**40, -(2**63) + 1, 31, 32]).repeat(60)
 WIDE_LABELS = torch.arange(360) % 37 * 2**40
 LABELS = (torch.arange(360) * 7 % 50).to(torch.int8)
+def times(factor: float) -> Callable:
+    """Scores with a factor that the kernel gets at run time."""
+    captured = torch.tensor(factor)
+    return lambda score, b, h, q, kv: captured * torch.sin(score) - 0.01 * q
+
+
 RAMP = torch.linspace(-2, 2, 400)
 CASES = [
     Case("plain"),
@@ -248,6 +254,9 @@ CASES = [
     Case("scores that fall", (200, 420), score_mod=falling),
     Case("scores that rise", (200, 420), score_mod=rising, mask_mod=mods.causal_bottom_right(200, 420), dims=(64, 64)),
     Case("one key far above", (200, 420), score_mod=one_key_above),
+    Case("a negative factor", (200, 200), score_mod=times(-3.0), mask_mod=mods.causal_mask),
+    Case("a factor of zero", (200, 300), score_mod=times(0.0), mask_mod=upper_half, workers=1),
+    Case("a factor of the score alone", (200, 200), score_mod=lambda s, b, h, q, kv: s * -0.5, mask_mod=mods.causal_mask),
     Case("one key far above, D=64", (200, 420), score_mod=one_key_above, dims=(64, 64), mask_mod=seldom),
     *gallery(),
 ]

@@ -82,13 +82,15 @@ class Rota(Fixed):
 @dataclass(frozen=True)
 class Columns(Fixed):
     """Key positions of a warpgroup's tile: where this thread's columns of tile 0 begin, the tile's width, and where keys end; and
-    the queries of this thread's rows, from the first. placed: FULL tiles end before the keys do, and others may be INSIDE."""
+    the queries of this thread's rows, from the first. placed: FULL tiles end before the keys do, and others may be INSIDE.
+    hidden: `Hooks.hidden`."""
 
     first: Int32
     width: int
     kv_len: Int32
     queries: tuple[int, ...]
-    placed: bool = False
+    placed: bool
+    hidden: Float32
 
     def of(self, tile: Int32) -> list[Int32]:
         base = tile * self.width + self.first
@@ -138,11 +140,11 @@ def hide(rows: RowHooks, columns: Columns, scores: cute.Tensor, tile: Int32, kin
     slices = rows.slices(kind, keys[0], columns.area)
     if cutlass.const_expr(len(slices) > 0):
         if all_inside(slices):
-            rows.mask(scores, keys, present, slices, kind)
+            rows.mask(scores, keys, present, slices, kind, columns.hidden)
         else:
-            rows.mask(scores, keys, present, (), kind)
+            rows.mask(scores, keys, present, (), kind, columns.hidden)
     else:
-        rows.mask(scores, keys, present, (), kind)
+        rows.mask(scores, keys, present, (), kind, columns.hidden)
 
 
 def all_inside(slices: list) -> Boolean:

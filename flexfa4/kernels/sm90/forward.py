@@ -119,7 +119,7 @@ class Forward:
         group = cute.arch.make_warp_uniform(thread_in_cta // GROUP_THREADS - 1)
         thread = thread_in_cta % GROUP_THREADS
         products = self.products(shapes, shared)
-        softmax = OnlineSoftmax(hooks.softmax_scale(ends.scale, split=True), t.rescale_tau)
+        softmax = OnlineSoftmax(hooks.softmax_scale(ends.scale, split=True), t.rescale_tau, hooks.factor() is not None)
         row, column = coordinates(thread)
         apart = tuple(offset // self.signature.plan.pack for offset in ROW_OFFSETS)
         rota = Rota(group, t.consumers if t.turns else 1, FIRST_GROUP_BARRIER + t.consumers, t.own_p)
@@ -134,7 +134,8 @@ class Forward:
             busy, item, place, walk = slots.read(q_turn.index, spans, self.signature.plan.q_tile, lengths)
             if busy:
                 queries = q_turn.index * t.consumers + group
-                columns = Columns(place.kv_begin + column, t.kv_tile, place.kv_end, apart, self.signature.placed)
+                columns = Columns(place.kv_begin + column, t.kv_tile, place.kv_end, apart, self.signature.placed,
+                                  hooks.hidden())
                 at = [place.q_begin * self.signature.plan.pack + group * GROUP_ROWS + row + offset for offset in ROW_OFFSETS]
                 # Both rows have one head where a graph asks for it (`Plan`).
                 rows = hooks.tile(item.batch, ends.packing.head(item.head, at[0])).rows([ends.packing.query(r) for r in at])

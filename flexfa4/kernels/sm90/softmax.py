@@ -54,15 +54,15 @@ class PackedP(Fixed):
 class OnlineSoftmax(Fixed):
     """top: what is subtracted from the scores of each row, in log2 (-inf: no key seen), base: the same as a number to subtract
     (0 then), row_sum: this thread's share of the sum of exponentials; all in registers. scale: what scores are multiplied by in
-    the exponent (positive).
+    the exponent. signed: it may be negative.
 
     A tile's exponentials are taken below the top of the tiles before it, without waiting for its own maximum, which takes half as
     long as they do. Their sum tells afterwards whether a score was above top by more than `tau` (log2) or nearly so;
     `move` then takes the maximum and does the tile again. So exponentials reach 2^tau, and the end divides by what was really
     summed (FlashAttention-4, section 3)."""
 
-    def __init__(self, scale: Float32, tau: float):
-        self.scale, self.most = scale, 2.0**tau
+    def __init__(self, scale: Float32, tau: float, signed: bool):
+        self.scale, self.most, self.signed = scale, 2.0**tau, signed
         self.top, self.base, self.row_sum, self.tile_sum, self.factors = (cute.make_rmem_tensor(ROWS, Float32) for _ in range(5))
 
     def reset(self) -> None:
@@ -105,9 +105,9 @@ class OnlineSoftmax(Fixed):
     def _tile_maximum(self, scores: cute.Tensor, added: Added, i: int) -> Float32:
         """In log2."""
         columns = range(cute.size(scores, mode=[1]))
-        if not added.begin:
+        if not added.begin and not self.signed:
             return _across_quad(_reduced([scores[i, j] for j in columns], cute.arch.fmax), cute.arch.fmax) * self.scale
-        row = [scores[i, j] * self.scale + added.at(i, j) for j in columns]
+        row = [scores[i, j] * self.scale + (added.at(i, j) if added.begin else 0.0) for j in columns]
         return _across_quad(_reduced(row, cute.arch.fmax), cute.arch.fmax)
 
     def _exponentials(self, scores: cute.Tensor, added: Added, p: PackedP) -> None:
