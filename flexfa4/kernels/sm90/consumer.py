@@ -164,6 +164,30 @@ def hold(rarely: Boolean):
 
 
 @cute.jit
+def pass_over(rings: tuple, rota: Rota, walk: Walk, turn: Turn) -> Turn:
+    """`attend` of a warpgroup that has no row of the work item: the others wait for it at the rings and for their turn, and their
+    products have the tensor cores alone. Returns the next stage to read."""
+    k_ring, v_ring = rings
+    if walk.valid:
+        k_ring.wait(turn)
+        k_ring.release(turn)
+        v_turn = turn
+        walk, turn = walk.next(), turn.next()
+        while walk.valid:
+            k_ring.wait(turn)
+            rota.take()
+            rota.pass_on()
+            k_ring.release(turn)
+            v_ring.wait(v_turn)
+            v_ring.release(v_turn)
+            v_turn = turn
+            walk, turn = walk.next(), turn.next()
+        v_ring.wait(v_turn)
+        v_ring.release(v_turn)
+    return turn
+
+
+@cute.jit
 def attend(products: Products, rings: tuple, rota: Rota, rows: RowHooks, columns: Columns, softmax: OnlineSoftmax, walk: Walk,
            scale: Float32, queries: Int32, turn: Turn) -> Turn:
     """queries: which tile of 64 rows in shared memory.

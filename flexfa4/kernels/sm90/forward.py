@@ -14,7 +14,7 @@ from ..handover import Slots
 from ..hooks import Hooks
 from ..packing import Packing, head_matrix, heads_together
 from ..walk import UNSPLIT, Grid, Place, WorkItem, next_index, place_of, start_walk, work_item
-from .consumer import Columns, Products, Rota, attend
+from .consumer import Columns, Products, Rota, attend, pass_over
 from .epilogue import FIRST_GROUP_BARRIER, Sink, store_lse, store_out, store_part, store_rows
 from .load import Loader, Source, load_item
 from .shapes import GROUP_ROWS, GROUP_THREADS, ROW_OFFSETS, Shapes, column_offsets, coordinates, rows_and_columns, transposed
@@ -139,9 +139,14 @@ class Forward:
                 at = [place.q_begin * self.signature.plan.pack + group * GROUP_ROWS + row + offset for offset in ROW_OFFSETS]
                 # Both rows have one head where a graph asks for it (`Plan`).
                 rows = hooks.tile(item.batch, ends.packing.head(item.head, at[0])).rows([ends.packing.query(r) for r in at])
-                if walk.valid:
+                has_work = walk.valid
+                if cutlass.const_expr(self.signature.placed):
+                    has_work = has_work & Boolean(self.first_query(place, group) < place.q_end)
+                if has_work:
                     turn = attend(products, (rings[1], rings[2]), rota, rows, columns, softmax, walk, ends.scale, queries, turn)
                 else:
+                    if cutlass.const_expr(self.signature.placed):
+                        turn = pass_over((rings[1], rings[2]), rota, walk, turn)
                     softmax.reset()
                     products.out.fill(0.0)
                 inverses, lses = softmax.finish()
@@ -165,16 +170,19 @@ class Forward:
                 rings[0].release(q_turn)
                 q_turn = q_turn.next()
 
+    def first_query(self, place: Place, group: Int32) -> Int32:
+        """Of a warpgroup's rows."""
+        return place.q_begin + group * (GROUP_ROWS // self.signature.plan.pack)
+
     @cute.jit
     def store(self, sink: Sink, ends: Ends, fragment: cute.Tensor, where: tuple[WorkItem, Place], rows: list, lses: list,
               thread: Int32, group: Int32):
         """O, by TMA where no other item's rows are among a warpgroup's, and the LSE of a whole item."""
         item, place = where
-        height = GROUP_ROWS // self.signature.plan.pack
-        first = place.q_begin + group * height
+        first, following = self.first_query(place, group), self.first_query(place, group + 1)
         store_lse(ends.lse, ends.packing, item, rows, lses, place.q_end, thread)
         if cutlass.const_expr(self.signature.placed):
-            if (first + height <= place.q_end) | (place.q_end == ends.lse.shape[2]):
+            if (following <= place.q_end) | (place.q_end == ends.lse.shape[2]):
                 store_out(sink, fragment, item, first, thread, group)
             else:
                 values = rows_and_columns(fragment)
