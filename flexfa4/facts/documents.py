@@ -30,7 +30,7 @@ def label_tests(graph: Graph) -> dict[Node, LabelPair]:
 
 
 @lru_cache(maxsize=256)
-def tests_alone(graph: Graph) -> Graph:
+def only_label_tests(graph: Graph) -> Graph:
     """The conjunction of `label_tests`, of which there is one at least."""
     root = None
     for n in label_tests(graph):

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from flexfa4.facts.documents import label_tests, tests_alone
+from flexfa4.facts.documents import label_tests, only_label_tests
 from flexfa4.facts.simplify import simplify
 from flexfa4.ir.bound import BoundGraph
 
@@ -200,4 +200,4 @@ class _Builder:
 
     @cached_property
     def _tests(self) -> Refiner:
-        return self.refiner.of(tests_alone(self.refiner.bound.graph))
+        return self.refiner.of(only_label_tests(self.refiner.bound.graph))

@@ -5,7 +5,7 @@ import torch
 from dense import dense as dense_of
 
 from flexfa4 import mods
-from flexfa4.sparsity import create_block_mask
+from flexfa4.sparsity import block_mask_from_tiles, create_block_mask
 from flexfa4.sparsity.spans import Kind
 from flexfa4.sparsity.work_spans import INSIDE
 
@@ -114,6 +114,16 @@ def test_random_lengths(seed):
     mask_mod = document(ids, more=causal)
     spans = create_block_mask(mask_mod, 1, 1, len(ids), len(ids)).work_spans(Q_TILE, KV_TILE)
     check(spans, dense(mask_mod, 1, 1, len(ids), len(ids)), dense(document(ids), 1, 1, len(ids), len(ids)))
+
+
+def test_documents_with_a_table_of_kept_tiles():
+    kept = torch.rand(1, 1, -(-N // 64), -(-N // 64), generator=torch.Generator().manual_seed(0)) < 0.6
+    mask = block_mask_from_tiles(kept, N, N, 64, document(UNEVEN, more=causal))
+    allowed = dense(document(UNEVEN, more=causal), 1, 1, N, N) & kept.repeat_interleave(64, 2).repeat_interleave(64, 3)[
+        :, :, :N, :N].numpy()
+    spans = mask.work_spans(Q_TILE, KV_TILE)
+    assert spans.by_document
+    check(spans, allowed, dense(document(UNEVEN), 1, 1, N, N))
 
 
 def tiles_of_varlen(lengths, q_tile, kv_tile) -> int:
