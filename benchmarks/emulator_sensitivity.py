@@ -1,6 +1,6 @@
 """Deletes each synchronisation statement of flash-attn-4's kernels in turn, and counts the deletions that the emulator sees.
 
-    python benchmarks/emulator_sensitivity.py sm_90a-forward [seconds]     (also sm_100a-forward, sm_100a-backward)
+    python benchmarks/emulator_sensitivity.py sm_90a-forward [seconds]     (also the other names in CASES)
     python benchmarks/emulator_sensitivity.py table
 
 Needs flash-attn-4. Stops after `seconds` (default 300) and goes on from its results when run again. Run from the checkout.
@@ -23,36 +23,46 @@ from flexfa4.emulator import sensitivity  # noqa: E402
 RESULTS = ROOT / "benchmarks" / "results"
 # Immediate completion hides most, late completion little; each of the three ways to interleave warps occurs.
 SCHEDULES = [(0, "late"), (1, "random"), (2, "late"), (5, "late"), (3, "late"), (8, "random")]
-# name: arch, causal, (query length, key length, heads, scores that grow as the kernel goes) of each launch
+PLAIN = [(512, 512, 1, False), (512, 512, 1, True)]
+SHIFTED = [*PLAIN, (460, 512, 1, False), (460, 700, 1, False)]  # the diagonal crosses two tiles of keys
+SMALL = [(256, 256, 1, False), (256, 256, 1, True), (512, 512, 1, False)]
+# name: arch, causal, head dimensions of Q and K and of V, (query length, key length, heads, scores that grow as the kernel goes)
+# of each launch. Those of the bar come first; the others say how much the share depends on the kernel chosen.
 CASES = {
-    "sm_90a-forward": ("sm_90a", False, [(512, 512, 1, False), (512, 512, 1, True)]),
+    "sm_90a-forward": ("sm_90a", False, 128, 128, PLAIN),
     "sm_100a-forward": (
         "sm_100a",
         False,
+        128,
+        128,
         [(512, 512, 3, False), (512, 512, 3, True), (512, 128, 3, False), (512, 256, 3, False)],
     ),
-    "sm_100a-backward": ("sm_100a", True, [(256, 256, 1, False), (256, 256, 1, True), (512, 512, 1, False)]),
+    "sm_100a-backward": ("sm_100a", True, 128, 128, SMALL),
+    "sm_90a-forward-causal": ("sm_90a", True, 128, 128, SHIFTED),
+    "sm_90a-forward-192": ("sm_90a", True, 192, 128, SHIFTED),
+    "sm_100a-backward-64": ("sm_100a", True, 64, 64, SMALL),
 }
 
 
 def records(name: str) -> list[list]:
-    """Recorded launches: a list for each kernel (several for the backward), one launch for each shape. D=128, bf16."""
-    arch, causal, shapes = CASES[name]
+    """Recorded launches: a list for each kernel (several for the backward), one launch for each shape. bf16."""
+    arch, causal, dim, dim_v, shapes = CASES[name]
     fa4.setup(arch, sms=2)  # two SMs, so that persistent kernels walk several tiles
     import flash_attn.cute.interface as interface
     import torch
 
     kept = []
     for s_q, s_k, heads, grows in shapes:
-        q, k, v = fa4.inputs(1, s_q, s_k, heads, heads, 128, seed=3)
+        q, k, v = fa4.inputs(1, s_q, s_k, heads, heads, dim, dim_v, seed=3)
         if grows:  # keys are walked last to first; a growing maximum takes the rescaling branch
             k = (k.float() * torch.linspace(4, 0.25, s_k)[None, :, None, None]).bfloat16()
         with fa4.device(arch, completion="immediate") as dev:
             dev.recorded = []
             out, lse = interface._flash_attn_fwd(q, k, v, causal=causal, return_lse=True)[:2]
-            if name.endswith("backward"):
+            if "backward" in name:
                 dev.recorded = []
-                interface._flash_attn_bwd(q, k, v, out, fa4.inputs(1, s_q, s_k, heads, heads, 128, seed=4)[0], lse, causal=causal)
+                dout = fa4.inputs(1, s_q, s_k, heads, heads, dim_v, seed=4)[0]
+                interface._flash_attn_bwd(q, k, v, out, dout, lse, causal=causal)
         kept.append(dev.recorded)
     return [list(kernel) for kernel in zip(*kept)]
 

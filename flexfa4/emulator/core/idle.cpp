@@ -31,6 +31,9 @@ void Idle::mark(const Ins &I, bool adds, const std::string &reason) {
     }
 }
 void Idle::report() {
+    std::vector<std::string> others = std::move(M.findings); // these come first, whatever the limit
+    M.findings.clear();
     for (size_t i = 0; i < state.size(); i++)
         if (state[i] == IDLE) M.note("idle", M.P->ins[i], why[i]);
+    M.findings.insert(M.findings.end(), others.begin(), others.end());
 }
