@@ -19,7 +19,7 @@ HOT, COLD = "-O3", "-O1"
 LEVELS = {
     **dict.fromkeys(("alu", "float", "mma", "sched", "shadow"), HOT),
     **dict.fromkeys(
-        ("api", "atomics", "clc", "convert_float", "halves", "hints", "idle", "matrix", "remote", "tcgen05_move", "trace"), COLD
+        ("api", "atomics", "clc", "convert_float", "halves", "hints", "idle", "matrix", "remote", "tcgen05_move", "tma", "trace"), COLD
     ),
 }
 MORE = {"mma": ["-ffp-contract=fast"]}  # one fused multiply-add for each product, as the tensor cores accumulate
