@@ -37,7 +37,7 @@ def read(path: Path) -> list[dict]:
 
 def table(rows: list[dict]) -> str:
     """One line for each arch and case: runs, largest errors, reports."""
-    lines = ["| arch | case | runs (with race checks) | out | lse | dq | dk | dv | reports |", "|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| arch | case | runs (with race checks) | out | lse | dq | dk | dv | reports |", "|---" * 9 + "|"]
     for arch, case in sorted({(r["arch"], r["case"]) for r in rows}):
         mine = [r for r in rows if (r["arch"], r["case"]) == (arch, case)]
         worst = [max((r["errors"].get(x, float("nan")) for r in mine if "errors" in r), default=float("nan"))

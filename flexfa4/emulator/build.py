@@ -16,12 +16,9 @@ FLAGS = ["-std=c++20", "-march=native", "-ffp-contract=off", "-fPIC"]
 # The files that most instructions of a kernel run through get the most; half the compile time of the others would be spent on
 # code that hardly runs.
 HOT, COLD = "-O3", "-O1"
-LEVELS = {
-    **dict.fromkeys(("alu", "float", "mma", "sched", "shadow"), HOT),
-    **dict.fromkeys(
-        ("api", "atomics", "clc", "convert_float", "halves", "hints", "idle", "matrix", "remote", "tcgen05_move", "tma", "trace"), COLD
-    ),
-}
+_HOT_FILES = "alu float mma sched shadow"
+_COLD_FILES = "api atomics clc convert_float halves hints idle matrix remote tcgen05_move tma trace"
+LEVELS = {**dict.fromkeys(_HOT_FILES.split(), HOT), **dict.fromkeys(_COLD_FILES.split(), COLD)}
 MORE = {"mma": ["-ffp-contract=fast"]}  # one fused multiply-add for each product, as the tensor cores accumulate
 
 
