@@ -96,13 +96,13 @@ class LabelTable:
             may = may & ((a_marks & b_marks) != 0)
         return boolean(must, may, poison) if n.op is Op.EQ else boolean(negate(may), negate(must), poison)
 
-    def at(self, positions: np.ndarray, side: int) -> np.ndarray | None:
-        """The names at positions of the label axis, int [...], within its length, as look-up `side` of the pair reads them, where
-        labels have no other axis and names rise; else None."""
+    def at_ends(self, tile: int, length: int, ends: np.ndarray, side: int) -> np.ndarray | None:
+        """The names at positions `ends`, int [2, n], those at which tiles of a length within the label axis begin and end, as
+        look-up `side` of the pair reads them, where labels have no other axis and names rise; else None."""
         if len(self.dims) > 1 or not self.rising:
             return None
         second = side and len(self.sizes) == 2
-        at = self.runs.at(positions + self.sizes[0] if second else positions)
+        at = self.runs.at(ends + self.sizes[0] if second else ends)
         return at if self.in_order else self.names[at]
 
     def along(self, load: Node, known: dict[Node, Interval]) -> tuple[np.ndarray, np.ndarray] | None:

@@ -1,7 +1,7 @@
 """Ranges of captured tensors over intervals of indices: tables built once a tensor, read for many rectangles at once."""
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -23,6 +23,10 @@ class Tables:
     def __init__(self, tensors: Sequence[torch.Tensor], space: Space):
         self.tensors, self.space = tensors, space
         self._made: dict = {}
+
+    def give_labels(self, tables: Mapping[LabelPair, object]) -> None:
+        """Tables of equality tests that were made elsewhere (see `device_labels`)."""
+        self._made.update(tables)
 
     def labels(self, pair: LabelPair) -> LabelTable | None:
         """The table of an equality test; None where its labels have no runs to speak of."""

@@ -34,6 +34,11 @@ class Unfit(Exception):
     """A term is not one of an interval of columns in each row."""
 
 
+def refuse(cells: Cells):
+    """For `band_spans`, where nothing else can settle tiles."""
+    raise Unfit
+
+
 class Side:
     """One side of a comparison over n tiles of an axis: least and greatest value [n].
 
@@ -188,7 +193,7 @@ class _Mask:
         if len(load.args) == 1 and axis.length <= table.sizes[side % len(table.sizes)]:
             key = table, len(table.sizes) == 2 and side, id(axis.first)
             if key not in self._names:
-                self._names[key] = table.at(axis.ends, side)
+                self._names[key] = table.at_ends(axis.tile, axis.length, axis.ends, side)
             found = self._names[key]
         else:
             index = load.args[table.pair.dim]

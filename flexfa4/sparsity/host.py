@@ -9,11 +9,12 @@ import torch
 from flexfa4.ir.bound import BoundGraph
 
 
-def _on_cpu(t: torch.Tensor) -> bool:
+def on_cpu(t: torch.Tensor) -> bool:
+    """Whether a tensor is in host memory."""
     return t.device.type == "cpu"
 
 
-def on_host(bound: BoundGraph, here: Callable[[torch.Tensor], bool] = _on_cpu) -> BoundGraph:
+def on_host(bound: BoundGraph, here: Callable[[torch.Tensor], bool] = on_cpu) -> BoundGraph:
     """`bound` with its captures on the CPU, detached. All captures that are not `here` are packed into one buffer of
     bytes and copied at once, so the device is waited for once."""
     away = [i for i, t in enumerate(bound.tensors) if not here(t)]
