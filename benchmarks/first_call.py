@@ -11,7 +11,10 @@ loader to a callable, with torch and flexfa4 imported; "first call" also traces 
 Host time: flex_attention without gradients, a call like one before, launched into nothing: the kernel's own host function encodes
 its descriptors and calls a launch that returns at once (the emulator's shim). CPU tensors stand for GPU ones, so each is
 converted for tvm-ffi and the host function gets prepared ones beside: both are in the time. Allocation is the CPU's.
-"gradients": the same with a query that wants one, through the registered op; its forward pass alone."""
+"gradients": the same with a query that wants one, through the registered op; its forward pass alone.
+
+--gpu measures on the GPU of this machine instead, with nothing in its place, and prints beside it the host time of
+scaled_dot_product_attention; it writes results/first_call_gpu.{json,md}."""
 from __future__ import annotations
 
 import argparse
@@ -31,15 +34,17 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 MARK = ("<!-- table: begin (benchmarks/first_call.py) -->", "<!-- table: end (benchmarks/first_call.py) -->")
 LENGTH, HEADS, DIM = 512, 16, 128
 CALLS = 1500
+HERE = "here"
 MODS = ("plain", "causal BlockMask", "causal mask_mod", "ALiBi, causal BlockMask", "ten operations")
 
 
-def mods_of(name: str) -> dict:
+def mods_of(arch: str, name: str) -> dict:
     import torch
 
     from flexfa4 import create_block_mask, mods
 
-    slopes, cap = torch.rand(HEADS), 20.0
+    device = "cuda" if arch == HERE else "cpu"
+    slopes, cap = torch.rand(HEADS, device=device), 20.0
 
     def alibi(score, b, h, q, kv):
         return score + slopes[h] * (kv - q)
@@ -49,15 +54,18 @@ def mods_of(name: str) -> dict:
         near = (q - kv).abs() < 100
         return torch.where(near, capped + slopes[h] * (kv - q), capped - 1.0)
 
-    causal = create_block_mask(mods.causal_mask, None, None, LENGTH, LENGTH)
+    causal = create_block_mask(mods.causal_mask, None, None, LENGTH, LENGTH, device=device)
     return {"plain": {}, "causal BlockMask": dict(block_mask=causal), "causal mask_mod": dict(mask_mod=mods.causal_mask),
             "ALiBi, causal BlockMask": dict(score_mod=alibi, block_mask=causal),
             "ten operations": dict(score_mod=ten_operations)}[name]
 
 
 def stand_in(arch: str):
-    """Makes flex_attention take the kernel of `arch` for CPU tensors, as on a device of 132 SMs."""
+    """Makes flex_attention take the kernel of `arch` for CPU tensors, as on a device of 132 SMs; HERE: as it is."""
     import torch
+
+    if arch == HERE:
+        return
 
     from flexfa4.emulator import build
     from flexfa4.runtime import engine, kernels, lists
@@ -92,10 +100,20 @@ def launched(function):
     return call
 
 
-def inputs():
+def inputs(arch: str):
     import torch
 
-    return [torch.zeros(2, HEADS, LENGTH, DIM, dtype=torch.bfloat16) for _ in range(3)]
+    device = "cuda" if arch == HERE else "cpu"
+    made = [torch.zeros(2, HEADS, LENGTH, DIM, dtype=torch.bfloat16, device=device) for _ in range(3)]
+    settle(arch)
+    return made
+
+
+def settle(arch: str) -> None:
+    import torch
+
+    if arch == HERE:
+        torch.cuda.synchronize()
 
 
 def watch_stages() -> dict:
@@ -131,10 +149,13 @@ def watch_stages() -> dict:
 def cold(arch: str, name: str) -> dict:
     from flexfa4 import flex_attention
 
-    given = mods_of(name)
+    given = mods_of(arch, name)
     stand_in(arch)
     spent = watch_stages()
-    flex_attention(*inputs(), **given)
+    start = time.perf_counter()
+    flex_attention(*inputs(arch), **given)
+    settle(arch)
+    spent["first"] = time.perf_counter() - start
     spent["trace"] -= spent["passes"]
     spent["link"] -= spent["export"]
     whole = spent.pop("whole") + spent["compiler"]
@@ -145,7 +166,7 @@ def warm(arch: str, name: str) -> dict:
     from flexfa4 import flex_attention
     from flexfa4.runtime import kernels
 
-    given, qkv = mods_of(name), inputs()
+    given, qkv = mods_of(arch, name), inputs(arch)
     stand_in(arch)
     load, spent = kernels.compiled, []
 
@@ -158,6 +179,7 @@ def warm(arch: str, name: str) -> dict:
     kernels.compiled = timed
     start = time.perf_counter()
     flex_attention(*qkv, **given)
+    settle(arch)
     first = time.perf_counter() - start
     assert kernels.compile_count() == 0 and "cutlass" not in sys.modules, "the kernel was compiled"
     return dict(warm=sum(spent), first_call=first, loaded=kernels.load_count())
@@ -169,7 +191,7 @@ def host(arch: str, name: str) -> dict:
     from flexfa4 import flex_attention
 
     torch.set_num_threads(1)
-    given, (q, k, v) = mods_of(name), inputs()
+    given, (q, k, v) = mods_of(arch, name), inputs(arch)
     stand_in(arch)
     leaf = q.clone().requires_grad_()
 
@@ -178,9 +200,16 @@ def host(arch: str, name: str) -> dict:
             flex_attention(q, k, v, **given)
 
     found = {}
-    for mode, call in (("host", without), ("gradients", lambda: flex_attention(leaf, k, v, **given))):
+    def rival():
+        with torch.no_grad():
+            torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    modes = {"host": without, "gradients": lambda: flex_attention(leaf, k, v, **given)}
+    for mode, call in {**modes, **({"rival": rival} if arch == HERE else {})}.items():
         samples = []
         for i in range(CALLS + 300):
+            if i % 100 == 0:
+                settle(arch)
             start = time.perf_counter_ns()
             call()
             samples.append(time.perf_counter_ns() - start)
@@ -198,23 +227,46 @@ def run(what: str, arch: str, name: str, cache: str) -> dict:
 
 
 def tables(rows: list[dict]) -> str:
+    modes = ("host", "gradients", *(("rival",) if "rival" in rows[0] else ()))
     stages = ("compiler", "trace", "passes", "export", "link", "load")
     lines = [f"| kernel | mod | cold s | {' | '.join(f'{s} s' for s in stages)} | warm load ms | first call, warm ms |",
              "|---|---|" + "--:|" * (len(stages) + 3)]
     for r in rows:
         cells = [f"{r['cold']:.2f}", *(f"{r[s]:.2f}" for s in stages), f"{r['warm'] * 1e3:.1f}", f"{r['first_call'] * 1e3:.0f}"]
         lines.append(f"| {r['arch']} | {r['mod']} | {' | '.join(cells)} |")
-    lines += ["", "| kernel | mod | host us a call, median (least) | with gradients |", "|---|---|--:|--:|"]
+    lines += ["", "| kernel | mod | host us a call, median (least) | with gradients |" + " torch's sdpa |" * (len(modes) - 2),
+              "|---|---|" + "--:|" * len(modes)]
     for r in rows:
-        cells = [f"{r[m] * 1e6:.1f} ({r[f'{m}_least'] * 1e6:.1f})" for m in ("host", "gradients")]
+        cells = [f"{r[m] * 1e6:.1f} ({r[f'{m}_least'] * 1e6:.1f})" for m in modes]
         lines.append(f"| {r['arch']} | {r['mod']} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def measure(arch: str, name: str) -> dict:
+    found = dict(arch=arch, mod=name)
+    with tempfile.TemporaryDirectory() as cache:
+        for what in ("cold", "warm", "host"):
+            found.update(run(what, arch, name, cache))
+    return found
+
+
+def on_the_gpu(names: list[str]) -> int:
+    rows = []
+    for name in names:
+        rows.append(measure(HERE, name))
+        print(json.dumps(rows[-1]), flush=True)
+    target = RESULTS.with_name("first_call_gpu")
+    target.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
+    target.with_suffix(".md").write_text(tables(rows) + "\n")
+    print(tables(rows))
+    return 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs=3, metavar=("WHAT", "ARCH", "MOD"), help="one measurement in this process")
     parser.add_argument("--mods", nargs="+", default=list(MODS))
+    parser.add_argument("--gpu", action="store_true", help="on the GPU of this machine")
     parser.add_argument("--arch", nargs="*", default=["sm90", "sm100"])
     options = parser.parse_args()
     if options.only:
@@ -224,14 +276,12 @@ def main() -> int:
 
         print(json.dumps({"cold": cold, "warm": warm, "host": host}[what](arch, name)))
         return 0
+    if options.gpu:
+        return on_the_gpu(options.mods)
     rows = json.loads(RESULTS.with_suffix(".json").read_text()) if RESULTS.with_suffix(".json").exists() else []
     for arch in options.arch:
         for name in options.mods:
-            with tempfile.TemporaryDirectory() as cache:
-                found = {}
-                for what in ("cold", "warm", "host"):
-                    found.update(run(what, arch, name, cache))
-            rows = [r for r in rows if (r["arch"], r["mod"]) != (arch, name)] + [dict(arch=arch, mod=name, **found)]
+            rows = [r for r in rows if (r["arch"], r["mod"]) != (arch, name)] + [measure(arch, name)]
     rows.sort(key=lambda r: (["sm90", "sm100"].index(r["arch"]), MODS.index(r["mod"])))
     RESULTS.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
     text = tables(rows)

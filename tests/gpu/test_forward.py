@@ -30,6 +30,8 @@ def inputs(q_len=300, kv_len=300, heads=4, kv_heads=2, dims=(128, 128), batch=2,
 
 def check(q, k, v, **made):
     out, lse = flex_attention(q, k, v, enable_gqa=True, return_lse=True, **made)
+    again = flex_attention(q, k, v, enable_gqa=True, return_lse=True, **made)     # found by one look-up, launched alike
+    assert torch.equal(out, again[0]) and torch.equal(lse, again[1])
     mask_mod = made.pop("block_mask").mask_mod if "block_mask" in made else made.pop("mask_mod", None)
     want, want_lse = reference.attention(q, k, v, mask_mod=mask_mod, **made)
     assert out.dtype is q.dtype and not out.isnan().any()
