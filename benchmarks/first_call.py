@@ -34,7 +34,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 MARK = ("<!-- table: begin (benchmarks/first_call.py) -->", "<!-- table: end (benchmarks/first_call.py) -->")
 LENGTH, HEADS, DIM = 512, 16, 128
 CALLS = 1500
-HERE = "here"
+HERE = "here"  # the GPU of this machine
 MODS = ("plain", "causal BlockMask", "causal mask_mod", "ALiBi, causal BlockMask", "ten operations")
 
 
