@@ -79,22 +79,25 @@ class RowLayout:
 
 @dataclass(frozen=True)
 class Heads:
-    """What of a call decides its RowLayout beside its length. group: query heads a KV head; masked: it has a mask; told_apart:
-    the kinds of its graphs that depend on the head."""
+    """What of a call decides its RowLayout beside its length. group: query heads a KV head; masked, scored: it has such a graph;
+    told_apart: the kinds of its graphs that depend on the head."""
 
     group: int = 1
     masked: bool = False
+    scored: bool = False
     told_apart: tuple[str, ...] = ()
 
     @staticmethod
     def of(group: int, graphs: tuple[Graph, ...]) -> "Heads":
-        return Heads(group, any(g.kind == "mask" for g in graphs), tuple(g.kind for g in graphs if g.uses(Op.H)))
+        kinds = [g.kind for g in graphs]
+        return Heads(group, "mask" in kinds, "score" in kinds, tuple(g.kind for g in graphs if g.uses(Op.H)))
 
 
 @lru_cache(maxsize=4096)
 def row_layout(arch: str, head_dim: int, head_dim_v: int, heads: Heads, q_len: int) -> RowLayout:
     """Heads share query tiles where that makes fewer rows: short queries fill a tile together. Under a mask also where it makes
-    as many, because a tile then spans fewer queries, and fewer keys. BudgetError as `plan_forward`."""
+    as many, because a tile then spans fewer queries, and fewer keys; not with a score graph, which costs more where the rows of a
+    thread are neighbours (a bias of the distance reads half as much again on sm90). BudgetError as `plan_forward`."""
     short_rows = _SHORT_ROWS[arch]
 
     def cost(places: int, tiles_of_rows: int) -> tuple[int, bool]:
@@ -106,8 +109,8 @@ def row_layout(arch: str, head_dim: int, head_dim_v: int, heads: Heads, q_len: i
     pack = _places(arch, heads)
     if pack > 1:
         packed, packed_short = cost(pack, -(-heads.group // pack))
-        # Without a mask less than an eighth is not worth another kernel.
-        if packed <= plain if heads.masked else 8 * packed <= 7 * plain:
+        # Less than an eighth of the rows is not worth another kernel.
+        if packed <= plain and heads.masked and not heads.scored or 8 * packed <= 7 * plain:
             return RowLayout(pack, packed_short)
     return RowLayout(1, short)
 

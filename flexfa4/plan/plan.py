@@ -96,7 +96,7 @@ class Plan:
         lines = [
             f"{self.arch} forward, {self.dtype!r}, hooks: {', '.join(self.hooks) or 'none'}, "
             f"{self.tiles.rows} query rows a work tile, "
-            f"{self.pack} heads packed",
+            + ("a head each" if self.pack == 1 else f"places for {self.pack} heads, {self.q_tile} queries"),
             f"{self.tiles}",
         ]
         if isinstance(self.tiles, Sm100Forward):

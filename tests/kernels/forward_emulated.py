@@ -319,7 +319,8 @@ def packed() -> list[Case]:
                  dict(score_mod=by_distance(2 * group, 300), mask_mod=mods.causal_bottom_right(q_len, kv_len)), {})
         made = kinds[i % len(kinds)]
         # More queries fill tiles by themselves, or nearly; and of four places three heads leave one empty.
-        wants = places[group] if q_len <= 17 or group != 3 and "mask_mod" in made else None
+        masked_alone = "mask_mod" in made and "score_mod" not in made
+        wants = places[group] if q_len <= 17 or group != 3 and masked_alone else None
         cases.append(Case(f"packed {group} x {q_len}", (q_len, kv_len), (2 * group, 2), (64, 64), 1 + i % 2, pack=wants, **made))
     return cases
 

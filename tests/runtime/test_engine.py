@@ -55,6 +55,8 @@ def test_short_queries_of_a_group_share_a_tile():
     # No matter how long, where tiles are full already; under a mask smaller tiles skip more.
     assert keys_of(8, 10**5).pack == 1 and keys_of(8, 10**5, (None, far(100), None)).pack == 8
     assert keys_of(3, 10**5, (None, far(100), None)).pack == 1
+    cap = bind(mods.tanh_softcap(2.0), "score")
+    assert keys_of(8, 10**5, (cap, far(100), None)).pack == 1 and keys_of(8, 1, (cap, far(100), None)).pack == 8
 
 
 def test_heads_that_a_mask_tells_apart_share_no_tile():
