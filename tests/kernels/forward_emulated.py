@@ -306,7 +306,7 @@ def head_scale(score, b, h, q, kv):
 
 
 def slopes(heads: int) -> Callable:
-    return mods.alibi_bias(2.0 ** -torch.arange(1, heads + 1))
+    return mods.alibi_bias(2.0 ** -torch.arange(3, heads + 3))
 
 
 def packed() -> list[Case]:
