@@ -129,6 +129,9 @@ def sm100_forward_barriers(
             "nobody reads tensor memory any more",
         ),
     ]
+    if out_over_q:
+        skipped = "the load warp knows that the query tiles' place holds no queries of a work item, which has no tiles"
+        table.insert(2, Barrier("q_skipped", (load,), (correction,), Signal.WARPS, 1, 1, skipped))
     if early_p:
         table.insert(6, Barrier("p_full", (softmax,), (mma,), Signal.WARPS, group, q_tiles, "the rest of P is in tensor memory"))
     if scheduler != "static":

@@ -17,6 +17,7 @@ SHARES = 4
 QUICK = ("causal in order", "rows without keys", "many tiles", "fp16", "D=192, 128", "D=31, 17", "mod alibi", "mod document")
 QUICK += ("split, parts without keys", "packed 8 x 17", "split, packed, some queries")
 QUICK += ("comparisons as words", "labels and far limits")
+QUICK += ("D=192, fewer keys than queries",)
 # Of `largest`: P and the output are rounded to the inputs' type, half a unit each.
 OUT_TOLERANCE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 # The relative error of the polynomial for 2**x, of degree 3 by default, and what ex2.approx and lg2.approx add.

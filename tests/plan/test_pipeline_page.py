@@ -47,7 +47,8 @@ def test_roles_use_the_barriers_of_the_table(dims):
     for role, module in ROLES.items():
         source = (ROOT / "flexfa4" / "kernels" / "sm100" / f"{module}.py").read_text()
         if not tiles.out_over_q:
-            source = source.replace("barriers.q_empty.arrive(0)", "")  # of store: under const_expr(out_over_q)
+            # Of store, load and correction: under const_expr(out_over_q).
+            source = re.sub(r"barriers\.(q_empty\.arrive\(0\)|q_skipped\.)", "", source)
         else:
             source = source.replace("barriers.q_empty.commit(0)", "")  # of mma: under const_expr(not out_over_q)
         for name, use in re.findall(r"barriers\.(\w+)\.(\w+)\(", source):

@@ -30,7 +30,7 @@ class Correction(Fixed):
     def run(self):
         ctx, scheduler, barriers = self.ctx, self.ctx.scheduler, self.ctx.barriers
         hooks = Hooks(ctx.signature, ctx.values)
-        factor_parity, o_parity, out_parity = Int32(0), Int32(0), Int32(1)
+        factor_parity, o_parity, out_parity, skip_parity = Int32(0), Int32(0), Int32(1), Int32(0)
         # O is there to be overwritten: the first product of an item waits for no rescaling, but for O's reader.
         for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
             barriers.p_ready.arrive(i)
@@ -42,6 +42,10 @@ class Correction(Fixed):
             if any_tile:
                 self.pass_first(factor_parity)
                 factor_parity = factor_parity ^ 1
+            elif cutlass.const_expr(ctx.tiles.out_over_q):
+                # Without tiles nothing else keeps store from announcing q_empty again before load has seen it.
+                barriers.q_skipped.wait(0, skip_parity)
+                skip_parity = skip_parity ^ 1
             while passed < count:
                 for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
                     self.rescale(i, factor_parity)

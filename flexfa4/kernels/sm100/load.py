@@ -34,6 +34,8 @@ class Load(Fixed):
             if cutlass.const_expr(ctx.tiles.out_over_q):
                 ctx.barriers.q_empty.wait(0, q_parity)
                 q_parity = q_parity ^ 1
+                if not runs.valid:
+                    ctx.barriers.q_skipped.arrive(0)
             elif runs.valid:
                 ctx.barriers.q_empty.wait(0, q_parity)
                 q_parity = q_parity ^ 1

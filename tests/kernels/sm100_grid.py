@@ -1,0 +1,131 @@
+"""The Blackwell forward in the emulator over a grid; run by test_sm100_grid.py and benchmarks/sm100_grid.py, a process a part.
+
+    sm100_grid.py cases [NAME ...]   the situations of tests/cases, by file name; float32 and float64 ones in bfloat16
+    sm100_grid.py lengths i/n        a share of head dims, types and masks, each at many pairs of lengths around tile edges
+    sm100_grid.py graphs COUNT SEED  random integer graphs as masks
+
+Each call runs with several seeds and completion policies. Prints one JSON list, a row a run as forward_emulated's, and rows
+(case, not_covered) for calls that the kernel does not take."""
+import contextlib
+import importlib.util
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+PART, *WANTED = sys.argv[1:]
+sys.argv = [sys.argv[0], "sm100"]
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+import conftest  # noqa: E402, F401
+import forward_emulated as emulated  # noqa: E402
+import torch  # noqa: E402
+from forward_emulated import Case, NotCovered  # noqa: E402
+
+from flexfa4 import mods  # noqa: E402
+from flexfa4.ir import DType, Op  # noqa: E402
+
+HALVES = (torch.bfloat16, torch.float16)
+EDGES = (1, 2, 63, 64, 65, 96, 127, 128, 129, 200, 255, 256, 257, 300, 383, 384, 385, 511, 512, 513, 600)
+DIMS = ((64, 64), (96, 96), (128, 128), (192, 128), (31, 17), (72, 40))
+HEADS = ((1, 1), (4, 2), (6, 1), (3, 3))
+PAIRS = 12
+
+
+def situations(names: list[str]) -> list[dict]:
+    rows = []
+    for path in sorted((HERE.parent / "cases").glob("case*.py")):
+        if names and path.stem not in names:
+            continue
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        if module.EXPECT.get("else_kind", module.EXPECT["kind"]) == "error":
+            continue
+        for i, made in enumerate(module.variants("cpu") if hasattr(module, "variants") else [module.make("cpu")]):
+            with contextlib.redirect_stdout(io.StringIO()):
+                rows += situation(path.stem if i == 0 else f"{path.stem}, {i}", made)
+                if "mutate" in made:
+                    made["mutate"]()
+                    rows += situation(f"{path.stem}, changed", made)
+    return rows
+
+
+def situation(name: str, made: dict) -> list[dict]:
+    (batch, heads, q_len, dim), (_, kv_heads, kv_len, _) = made["q_shape"], made["kv_shape"]
+    dtype = made["dtype"] if made["dtype"] in HALVES else torch.bfloat16
+    case = Case(name, (q_len, kv_len), (heads, kv_heads), (dim, made["v_dim"]), batch, dtype, made["score_mod"], made["mask_mod"])
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(*shape, generator=g).to(dtype)
+               for shape in (made["q_shape"], made["kv_shape"], (*made["kv_shape"][:3], made["v_dim"])))
+    q = (q * made.get("q_gain", 1.0)).to(dtype)
+    tensors = (q, q, q) if made.get("alias_qkv") else (q, k, v)
+    bounds = [mod and emulated.bind(mod, kind) for mod, kind in ((made["score_mod"], "score"), (made["mask_mod"], "mask"))]
+    try:
+        return emulated.run_on(replace(case, score_mod=made.get("ref_score_mod", made["score_mod"])), tensors, [*bounds, None])
+    except NotCovered as refused:
+        return [dict(case=name, not_covered=str(refused))]
+
+
+def lengths(share: str) -> list[dict]:
+    """Pairs of lengths and heads differ from one combination to the next; the first keys of each pair are at an edge."""
+    i, n = map(int, share.split("/"))
+    combinations = [(dims, dtype, mask) for dims in DIMS for dtype in HALVES for mask in ("plain", "causal", "window")]
+    rows = []
+    for number, (dims, dtype, mask) in list(enumerate(combinations))[i::n]:
+        draw = torch.Generator().manual_seed(number)
+        for pair in range(PAIRS):
+            q_len, kv_len = (EDGES[at] for at in torch.randint(len(EDGES), (2,), generator=draw).tolist())
+            mod = {"plain": None, "causal": mods.causal_bottom_right(q_len, kv_len), "window": mods.sliding_window(100)}[mask]
+            name = f"{dims} {dtype} {mask} {q_len} x {kv_len}"
+            rows += emulated.run(Case(name, (q_len, kv_len), HEADS[pair % 4], dims, 1 + pair % 2, dtype, mask_mod=mod,
+                                      workers=(None, 1, 2)[pair % 3]))
+    return rows
+
+
+def graphs(count: int, seed: int) -> list[dict]:
+    """Integer graphs alone: their arithmetic is exact, and a mask is the same mask or another one."""
+    import random_graphs
+    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis import seed as seeded
+
+    integers = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.MOD, Op.MIN, Op.MAX, Op.AND, Op.OR, Op.XOR, Op.NOT, Op.SHR,
+                          Op.LT, Op.LE, Op.EQ, Op.NE, Op.WHERE, Op.NEG, Op.ABS, Op.SIGN})
+    strategy = random_graphs.cases("mask", ops=integers, dtypes=(DType.I64, DType.I32, DType.BOOL), specials=False, in_range=True,
+                                   static_operands=True, float_to_int=False, max_ops=14)
+    found = []
+
+    @seeded(seed)
+    @settings(max_examples=100 + 20 * count, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(strategy)
+    def gather(made):
+        visible = table(made.bound)
+        if len(found) < count and 0.02 < visible.double().mean() < 0.98:
+            found.append((made.bound, visible))
+
+    gather()
+    rows = []
+    for i, (bound, visible) in enumerate(found):
+        case = Case(f"graph {seed}.{i}", (Q_LEN, KV_LEN), (4, 2), ((64, 64), (128, 128))[i % 2], 2,
+                    mask_mod=lambda b, h, q, kv, visible=visible: visible[b, h, q, kv])
+        rows += emulated.run_on(case, emulated.inputs(case), [None, bound, None])
+    return rows
+
+
+Q_LEN, KV_LEN = 150, 300
+
+
+def table(bound) -> torch.Tensor:
+    """A mask graph as bool [2, 4, Q_LEN, KV_LEN], by the interpreter."""
+    from flexfa4.interpret import evaluate
+
+    q, kv = torch.arange(Q_LEN)[:, None], torch.arange(KV_LEN)[None]
+    each = [evaluate(bound, {Op.B: b, Op.H: h, Op.Q: q, Op.KV: kv}) for b in range(2) for h in range(4)]
+    return torch.stack([e.expand(Q_LEN, KV_LEN) for e in each]).view(2, 4, Q_LEN, KV_LEN)
+
+
+if __name__ == "__main__":
+    made = {"cases": lambda: situations(WANTED), "lengths": lambda: lengths(WANTED[0]),
+            "graphs": lambda: graphs(*map(int, WANTED))}[PART]()  # fmt: skip
+    print("\n" + json.dumps(made))

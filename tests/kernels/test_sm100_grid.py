@@ -1,0 +1,61 @@
+"""The Blackwell forward in the emulator on the situations of tests/cases, on many lengths and head dims, and on random graphs.
+`sm100_grid.py` makes the calls; `benchmarks/sm100_grid.py` runs all of them and keeps the table."""
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_sm100_forward import LSE_TOLERANCE, OUT_TOLERANCE
+
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.emulate,
+    pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl"),
+]
+QUICK = ("case04_three_heads_per_kv_short", "case17_negative_floordiv_and_mod", "case19_bit_packed_table",
+         "case31_draft_blocks_from_anchors", "case35_head_dim_31_and_v_17", "case43_state_changes_between_calls")  # fmt: skip
+
+
+def rows_of(*words: str) -> list[dict]:
+    script = Path(__file__).with_name("sm100_grid.py")
+    done = subprocess.run([sys.executable, str(script), *words], capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def check(rows: list[dict]) -> None:
+    for row in rows:
+        assert row["launches"] == 1 and row["findings"] == [], row
+        assert row["out"] <= OUT_TOLERANCE[row["half"]] * row["largest"], row
+        # Of a long sum float32 keeps 22 bits.
+        assert row["lse"] <= LSE_TOLERANCE + 2.0**-22 * row["largest_lse"], row
+
+
+def test_some_situations_agree_with_float64():
+    rows = rows_of("cases", *QUICK)
+    assert {row["case"].split(",")[0] for row in rows} == set(QUICK)
+    check(rows)
+
+
+def test_random_graphs_agree_with_the_interpreter():
+    rows = rows_of("graphs", "3", "1")
+    assert len({row["case"] for row in rows}) == 3
+    check(rows)
+
+
+@pytest.mark.slow
+def test_every_situation_agrees_with_float64():
+    rows = rows_of("cases")
+    assert len({row["case"] for row in rows}) > 40
+    check(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", range(0, 36, 12))
+def test_lengths_around_tile_edges_agree_with_float64(share):
+    """A combination of head dims, type and mask each; all 36 are in the benchmark."""
+    rows = rows_of("lengths", f"{share}/36")
+    assert len(rows) == 36
+    check(rows)
