@@ -3,8 +3,8 @@
     python benchmarks/emulator_vs_h200.py gpu FILE.pt       on the GPU: inputs and outputs of each configuration
     python benchmarks/emulator_vs_h200.py compare FILE.pt   anywhere: the emulator on the saved inputs, and a table
 
-The table counts values that are bit-equal, those one bfloat16 step apart, and the rest; the logarithm's largest difference. The
-order of additions inside wgmma is the one thing that the emulator does not know. Needs flash-attn-4."""
+The table counts values that are bit-equal, those one bfloat16 step apart, and the rest; the logarithm's largest difference. Needs
+flash-attn-4."""
 
 import json
 import sys

@@ -16,14 +16,13 @@ FLAGS = ["-std=c++20", "-march=native", "-ffp-contract=off", "-fPIC"]
 # The files that most instructions of a kernel run through get the most; half the compile time of the others would be spent on
 # code that hardly runs.
 HOT, COLD = "-O3", "-O1"
-_HOT_FILES = "alu float mma sched shadow"
+_HOT_FILES = "alu float mma sched shadow tensor_sum"
 _COLD_FILES = "api atomics clc convert_float halves hints idle matrix remote tcgen05_move tma trace"
 LEVELS = {**dict.fromkeys(_HOT_FILES.split(), HOT), **dict.fromkeys(_COLD_FILES.split(), COLD)}
-MORE = {"mma": ["-ffp-contract=fast"]}  # one fused multiply-add for each product, as the tensor cores accumulate
 
 
 def _flags(unit: Path) -> list[str]:
-    return [*FLAGS, LEVELS.get(unit.stem, "-O2"), *MORE.get(unit.stem, [])]
+    return [*FLAGS, LEVELS.get(unit.stem, "-O2")]
 
 
 def cache_dir() -> Path:
@@ -78,7 +77,7 @@ def core_library() -> Path:
     folder = HERE / "core"
     sources = sorted([*folder.glob("*.cpp"), *folder.glob("*.h")])
     cxx = _compiler()
-    target = cache_dir() / f"core-{_key(sources, cxx, *FLAGS, str(LEVELS), str(MORE))}" / "libflexfa4_emulator.so"
+    target = cache_dir() / f"core-{_key(sources, cxx, *FLAGS, str(LEVELS))}" / "libflexfa4_emulator.so"
     if target.exists():
         return target
     cache_dir().mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 // Floating-point arithmetic: f32, packed f32x2, f64, approximations.
 #include "small_floats.h"
+#include "special.h"
 
 namespace {
 // PTX max/min: a NaN operand loses, two NaNs give the canonical NaN, -0 < +0.
@@ -17,24 +18,6 @@ inline float fmax_nan(float a, float b) { return a != a || b != b ? nan_f() : fm
 inline float fmin_nan(float a, float b) { return a != a || b != b ? nan_f() : fmin_ptx(a, b); }
 inline float sat(float x) { return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f; } // NaN becomes 0
 
-// 2^x: nearest integer split and a degree-7 polynomial in double, correct to the last bit but rounding ties (PTX allows 2 ulp).
-inline float ex2(float x) {
-    if (x != x) return nan_f();
-    if (x >= 128.0f) return INFINITY;
-    if (x < -150.0f) return 0.0f;
-    float n = std::nearbyintf(x);
-    double f = (double)x - n;
-    double p = 1.5252733804059840e-5;
-    p = p * f + 1.5403530393381606e-4;
-    p = p * f + 1.3333558146428443e-3;
-    p = p * f + 9.6181291076284772e-3;
-    p = p * f + 5.5504108664821580e-2;
-    p = p * f + 2.4022650695910071e-1;
-    p = p * f + 6.9314718055994531e-1;
-    p = p * f + 1.0;
-    double s = std::bit_cast<double>((u64)((s64)n + 1023) << 52);
-    return (float)(p * s);
-}
 template <auto F> constexpr auto FT1 = [](float a) { return ftz(F(ftz(a))); };
 template <auto F> constexpr auto FT2 = [](float a, float b) { return ftz(F(ftz(a), ftz(b))); };
 template <auto F> constexpr auto FT3 = [](float a, float b, float c) { return ftz(F(ftz(a), ftz(b), ftz(c))); };
@@ -78,9 +61,31 @@ template <auto F> void f32_minmax(const std::string &op, const std::string &mod)
     def(op + ".ftz" + mod + ".f32", "d s s", op2<float, float, float, FT2<F>>);
     def(op + mod + ".f32", "d s s s", op3<float, float, float, float, [](float a, float b, float c) { return F(F(a, b), c); }>);
 }
-template <auto F> void approx(const std::string &op, const char *type = ".f32") {
-    def(op + ".approx" + type, "d s", op1<float, float, F>);
-    def(op + ".approx.ftz" + type, "d s", op1<float, float, FT1<F>>);
+// F: of any input. FLUSHED: inputs and results below 2^-126 count as zero.
+template <auto F, auto FLUSHED = FT1<F>> void approx(const std::string &op) {
+    def(op + ".approx.f32", "d s", op1<float, float, F>);
+    def(op + ".approx.ftz.f32", "d s", op1<float, float, FLUSHED>);
+}
+// Around the special function unit, which flushes, ptxas scales what is too small or large (its output for sm_90a says how).
+inline bool small(float a) { return !(std::fabs(a) >= 0x1p-126f); }
+template <bool FLUSHED> Result ex2(Warp &w, const Ins &I) {
+    Rows t, x;
+    std::memcpy(x.v, w.r(I.o[1]), ROW);
+    const Rows given = x;
+    if constexpr (!FLUSHED)
+        for (int l = 0; l < LANES; l++) x.v[l] = as_f(given.v[l]) < -126.0f ? as_u(0.5f * as_f(given.v[l])) : given.v[l];
+    mufu_ex2(x.v, t.v);
+    if constexpr (!FLUSHED)
+        for (int l = 0; l < LANES; l++)
+            if (as_f(given.v[l]) < -126.0f) t.v[l] = as_u(as_f(t.v[l]) * as_f(t.v[l]));
+    store_rows<float>(w, I.o[0], t);
+    return NEXT;
+}
+inline float lg2(float a) { return small(a) ? mufu_lg2(a * 0x1p24f) - 24.0f : mufu_lg2(a); }
+inline float rsqrt(float a) { return small(a) ? mufu_rsqrt(a * 0x1p24f) * 0x1p12f : mufu_rsqrt(a); }
+inline float rcp(float a) {
+    float scale = small(a) ? 0x1p24f : std::fabs(a) > 0x1p126f ? 0.25f : 1.0f;
+    return cn(scale * mufu_rcp(a * scale));
 }
 template <auto F> void f64_two(const std::string &op) {
     def(op + ".f64", "D S S", op2<double, double, double, F>);
@@ -88,6 +93,23 @@ template <auto F> void f64_two(const std::string &op) {
     def(op + ".rm.f64", "D S S", rounded<1, op2<double, double, double, F>>);
     def(op + ".rp.f64", "D S S", rounded<2, op2<double, double, double, F>>);
     def(op + ".rz.f64", "D S S", rounded<3, op2<double, double, double, F>>);
+}
+// x y + c, x y - c and c - x y: what ptx/contract.py makes of a product and an addition.
+inline double cn(double x) { return x; }
+template <class T> T fused_add(T x, T y, T c) { return cn(std::fma(x, y, c)); }
+template <class T> T fused_sub(T x, T y, T c) { return cn(std::fma(x, y, -c)); }
+template <class T> T fused_from(T x, T y, T c) { return cn(std::fma(-x, y, c)); }
+template <auto F32, auto F64> void contracted(const std::string &op) {
+    def("contract." + op + ".f32", "d s s s", op3<float, float, float, float, F32>);
+    def("contract." + op + ".ftz.f32", "d s s s", op3<float, float, float, float, FT3<F32>>);
+    def("contract." + op + ".f32x2", "D S S S", pair3<F32>);
+    def("contract." + op + ".ftz.f32x2", "D S S S", pair3<FT3<F32>>);
+    def("contract." + op + ".f64", "D S S S", op3<double, double, double, double, F64>);
+}
+void define_contracted() {
+    contracted<fused_add<float>, fused_add<double>>("add");
+    contracted<fused_sub<float>, fused_sub<double>>("sub");
+    contracted<fused_from<float>, fused_from<double>>("from");
 }
 double max64(double a, double b) {
     if (a != a) return b;
@@ -129,6 +151,7 @@ void define_float() {
         def(m + ".ftz.f32", "d s s s", op3<float, float, float, float, FT3<FMA>>);
         def(m + ".sat.f32", "d s s s", op3<float, float, float, float, SA3<FMA>>);
     }
+    define_contracted();
     def("fma.rm.f32", "d s s s", rounded<1, op3<float, float, float, float, FMA>>);
     def("fma.rp.f32", "d s s s", rounded<2, op3<float, float, float, float, FMA>>);
     def("fma.rz.f32", "d s s s", rounded<3, op3<float, float, float, float, FMA>>);
@@ -158,10 +181,11 @@ void define_float() {
     def("neg.ftz.f32", "d s", op1<float, float, [](float a) { return cn(ftz(-a)); }>);
     def("abs.ftz.f32", "d s", op1<float, float, [](float a) { return cn(ftz(std::fabs(a))); }>);
     def("copysign.f32", "d s s", op2<u32, u32, u32, [](u32 a, u32 b) { return (b & 0x7fffffffu) | (a & 0x80000000u); }>);
-    approx<ex2>("ex2");
-    approx<[](float a) { return cn((float)std::log2((double)a)); }>("lg2");
-    approx<[](float a) { return cn((float)(1.0 / (double)a)); }>("rcp");
-    approx<[](float a) { return cn((float)(1.0 / std::sqrt((double)a))); }>("rsqrt");
+    def("ex2.approx.f32", "d s", ex2<false>);
+    def("ex2.approx.ftz.f32", "d s", ex2<true>);
+    approx<[](float a) { return cn(lg2(a)); }, mufu_lg2>("lg2");
+    approx<rcp, mufu_rcp>("rcp");
+    approx<[](float a) { return cn(rsqrt(a)); }, mufu_rsqrt>("rsqrt");
     approx<[](float a) { return cn((float)std::sqrt((double)a)); }>("sqrt");
     approx<[](float a) { return cn((float)std::sin((double)a)); }>("sin");
     approx<[](float a) { return cn((float)std::cos((double)a)); }>("cos");

@@ -1,6 +1,7 @@
 // Matrix work of one warp on registers: mma.sync and movmatrix. Fragment layouts are those of the PTX ISA,
 // "Matrix Fragments for mma": lane l holds row l / 4 (and + 8) of A and C, column l / 4 of B.
 #include "small_floats.h"
+#include "tensor_sum.h"
 
 namespace {
 enum Type { F16, BF16, TF32, E4M3, E5M2, S8, U8, F64 };
@@ -19,8 +20,23 @@ template <Type T> auto element(const Warp &w, s32 reg, int lane, int part) { // 
         if constexpr (T == U8) return (s32)(u8)x;
     }
 }
-// One multiply-add after the other along K; the tensor core's own order is not modelled.
-inline float accumulate(float c, float a, float b) { return std::fma(a, b, c); }
+constexpr bool is_fp8(Type t) { return t == E4M3 || t == E5M2; }
+constexpr int lowest(Type t) { return t == F16 || is_fp8(t) ? -14 : -126; }
+// Bytes become f16: ptxas makes two steps, of the lower and the upper two bytes of each register, and adds c to their sum.
+template <bool HALF, int K> float fp8_sum(float c, const float *a, const float *b, int stride) {
+    constexpr Adder how = HALF ? WIDE_TO_F16 : WIDE;
+    float sum = 0;
+    for (int part = 0; part < 2; part++) {
+        float x[K / 2], y[K / 2];
+        for (int k = 0; k < K / 2; k++) {
+            int at = k / 2 * 4 + 2 * part + k % 2;
+            x[k] = a[at];
+            y[k] = b[at * stride];
+        }
+        sum = tensor_sum(how, sum, {x, 1, lowest(F16)}, {y, 1, lowest(F16)}, K / 2);
+    }
+    return HALF ? h2f(f2h(sum + c)) : sum + c;
+}
 inline double accumulate(double c, double a, double b) { return std::fma(a, b, c); }
 inline s32 accumulate(s32 c, s32 a, s32 b) { return (s32)((u32)c + (u32)a * (u32)b); }
 
@@ -51,7 +67,11 @@ template <int M, int K, Type A, Type B, class C, bool HALF, bool SAT> Result mma
     }
     for (int i = 0; i < M; i++)
         for (int j = 0; j < N; j++) {
-            if constexpr (SAT) {
+            if constexpr (is_fp8(A))
+                c[i][j] = fp8_sum<HALF, K>(c[i][j], a[i], &b[0][j], N);
+            else if constexpr (std::is_same_v<C, float>) {
+                c[i][j] = tensor_sum(HALF ? WIDE_TO_F16 : WIDE, c[i][j], {a[i], 1, lowest(A)}, {&b[0][j], N, lowest(B)}, K);
+            } else if constexpr (SAT) {
                 s64 s = c[i][j];
                 for (int k = 0; k < K; k++) s += (s64)a[i][k] * b[k][j];
                 c[i][j] = (C)(s > 2147483647 ? 2147483647 : s < -2147483648ll ? -2147483648ll : s);

@@ -110,35 +110,3 @@ void watch_operand(Machine &M, const Async &a, const Operand &d, int first, int 
         for (int row = first; row < first + rows; row++)
             for (int c = 0; c < 2; c++) chunk(chunk_k(d, row, c));
 }
-
-typedef float Vec __attribute__((vector_size(64), aligned(4)));
-static_assert(sizeof(Vec) == 64);
-
-// This file is compiled with contraction on, so v += a * b is one fused multiply-add for each k, in order.
-template <int BM, int BN> static void block(float *d, int ds, const float *a, const float *b, int k, int as, int bs, bool acc) {
-    Vec v[BN][BM];
-    for (int j = 0; j < BN; j++)
-        for (int i = 0; i < BM; i++) {
-            if (acc)
-                std::memcpy(&v[j][i], d + j * ds + 16 * i, 64);
-            else
-                v[j][i] = Vec{};
-        }
-    for (int x = 0; x < k; x++) {
-        Vec row[BM];
-        for (int i = 0; i < BM; i++) std::memcpy(&row[i], a + x * as + 16 * i, 64);
-        for (int j = 0; j < BN; j++) {
-            float s = b[x * bs + j];
-            for (int i = 0; i < BM; i++) v[j][i] += row[i] * s;
-        }
-    }
-    for (int j = 0; j < BN; j++)
-        for (int i = 0; i < BM; i++) std::memcpy(d + j * ds + 16 * i, &v[j][i], 64);
-}
-void product(float *d, int ds, const float *a, const float *b, int m, int n, int k, int as, int bs, bool acc) {
-    for (int j = 0; j < n; j += 4) { // n is a multiple of 8
-        int i = 0;
-        for (; i + 64 <= m; i += 64) block<4, 4>(d + j * ds + i, ds, a + i, b + j, k, as, bs, acc);
-        for (; i < m; i += 16) block<1, 4>(d + j * ds + i, ds, a + i, b + j, k, as, bs, acc);
-    }
-}

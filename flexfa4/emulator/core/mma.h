@@ -1,4 +1,4 @@
-// Operand fetch and the product shared by wgmma and tcgen05.mma.
+// Operand fetch shared by wgmma and tcgen05.mma.
 #pragma once
 #include "machine.h"
 
@@ -6,6 +6,10 @@ constexpr int KMAX = 32;
 enum Elem { E_F16, E_BF16, E_TF32, E_E4M3, E_E5M2, E_E2M3, E_E3M2, E_E2M1, E_S8, E_U8 }; // from E_E4M3 on: a byte each
 constexpr bool is_byte(Elem e) { return e >= E_E4M3; }
 constexpr int k_of(Elem e) { return e == E_TF32 ? 8 : is_byte(e) ? 32 : 16; } // one instruction's K
+// The exponent of a format's smallest normal number.
+constexpr int lowest(Elem e) {
+    return e == E_F16 || e == E_E5M2 ? -14 : e == E_E4M3 ? -6 : e == E_E2M3 || e == E_E2M1 ? 0 : e == E_E3M2 ? -2 : -126;
+}
 float byte_value(u32 x, Elem e);
 struct Operand {
     Cta *cta;
@@ -22,6 +26,3 @@ void watch_operand(Machine &M, const Async &a, const Operand &d, int first, int 
 int fetch_operand(const Operand &d, int rows, float *out, const Ins &I);
 // The first `chunks` 16-byte chunks of each row of a K-major operand, one row after the other.
 void fetch_chunks(const Operand &d, int rows, int chunks, u8 *out, const Ins &I);
-// d[n][m] += sum_k a[k][m] * b[k][n], or = without `accumulate`; m contiguous, m a multiple of 16.
-void product(float *d, int d_stride, const float *a, const float *b, int m, int n, int k, int a_stride, int b_stride,
-             bool accumulate);

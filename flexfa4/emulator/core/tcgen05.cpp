@@ -2,6 +2,7 @@
 #include "lanes.h"
 #include "order.h"
 #include "tcgen05.h"
+#include "tensor_sum.h"
 
 void columns_used(Cta *c, u32 lo, u32 hi, const Ins &I, const Warp *w) {
     if (hi > TMEM_COLS || lo >= hi) c->M->fail("tmem", I, fmt("columns [%u, %u) of %d", lo, hi, TMEM_COLS), w);
@@ -205,7 +206,6 @@ void run_mma(const Mma &x, const Ins &I) {
     int rows = x.m / x.group, part = x.n / x.group, k = 0; // rows of A, rows of B in one CTA
     alignas(64) static thread_local float fa[KMAX * 128], fb[KMAX * 256], piece[KMAX * 256];
     static thread_local std::vector<float> sums; // of integers, exact below 2^24
-    const bool add = x.accumulate && !x.integer;
     for (int g = 0; g < x.group; g++) {
         Operand b = x.b;
         b.cta = x.ctas[g];
@@ -235,13 +235,20 @@ void run_mma(const Mma &x, const Ins &I) {
         }
         if (x.sign < 0)
             for (int i = 0; i < k * rows; i++) fa[i] = -fa[i];
+        auto part_of = [&](int lane, int row, int m, int column, int n) {
+            const Factor a{fa + row, rows, lowest(x.ea)}, b{fb + column, x.n, lowest(x.eb)};
+            if (x.integer)
+                exact_product(d + lane, TMEM_LANES, a, b, {m, n, k});
+            else
+                product(WIDE, d + lane, TMEM_LANES, a, b, {m, n, k}, x.accumulate);
+        };
         if (rows == 128)
-            product(d, TMEM_LANES, fa, fb, 128, x.n, k, 128, x.n, add);
+            part_of(0, 0, 128, 0, x.n);
         else if (x.group == 2) { // 64 rows: halves of N on lanes 0-63 and 64-127
-            product(d, TMEM_LANES, fa, fb, 64, part, k, 64, x.n, add);
-            product(d + 64, TMEM_LANES, fa, fb + part, 64, part, k, 64, x.n, add);
+            part_of(0, 0, 64, 0, part);
+            part_of(64, 0, 64, part, part);
         } else { // 64 rows: rows 16i.. on lanes 32i..
-            for (int i = 0; i < 4; i++) product(d + 32 * i, TMEM_LANES, fa + 16 * i, fb, 16, x.n, k, 64, x.n, add);
+            for (int i = 0; i < 4; i++) part_of(32 * i, 16 * i, 16, 0, x.n);
         }
         if (x.integer) add_integers(x, c->tmem.data() + x.d_col * TMEM_LANES, sums);
     }

@@ -2,6 +2,7 @@
 #include "lanes.h"
 #include "mma.h"
 #include "order.h"
+#include "tensor_sum.h"
 
 namespace {
 const u32 SPANS[4] = {16, 128, 64, 32};
@@ -26,6 +27,9 @@ void queue(Warp &w, const Ins &I, const std::shared_ptr<Async> &a, const Operand
     w.wg_open.push_back(w.M->issue(a));
 }
 enum Acc { ACC_F32, ACC_F16, ACC_S32, ACC_S32_SAT };
+// Of bytes it keeps 13 bits only: DeepSeek-V3 (arXiv:2412.19437), 3.3.2.
+template <Elem E, Acc D>
+constexpr Adder ADDER = is_byte(E) ? D == ACC_F16 ? NARROW_TO_F16 : NARROW : D == ACC_F16 ? WIDE_TO_F16 : WIDE;
 // The accumulators of one warp, 16 rows, as floats (f16: two to a register).
 template <Acc D> float acc_value(const u32 *r, int lane, int part) {
     return D == ACC_F16 ? h2f(r[lane] >> (16 * part) & 0xffff) : as_f(r[lane]);
@@ -103,7 +107,11 @@ template <Elem E, Elem EB, bool A_REGS, Acc D> Result mma(Warp &w, const Ins &I)
                 for (int l = 0; l < LANES; l++)
                     acc_t[((j / 4) * 8 + (l % 4) * 2 + (j & 1)) * 16 + l / 4 + 8 * ((j >> 1) & 1)] = acc_value<D>(r, l, j & 1);
             }
-        product(acc_t, 16, fa + shift, fb, 16, N, k, stride, N, acc && !INTEGER);
+        const Factor a16{fa + shift, stride, lowest(E)}, bn{fb, N, lowest(EB)};
+        if (INTEGER)
+            exact_product(acc_t, 16, a16, bn, {16, N, k});
+        else
+            product(ADDER<E, D>, acc_t, 16, a16, bn, {16, N, k}, acc);
         for (int j = 0; j < N / 2; j++) {
             u32 *r = wp->r(d[j / PACK]);
             for (int l = 0; l < LANES; l++)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..errors import PtxError, UnknownInstruction
+from .contract import contract
 from .syntax import ARRAY, GUARD, TYPE_BYTES, Kernel, statements
 
 ROW = 128  # bytes of a 32-bit register of all lanes; see core/machine.h
@@ -398,6 +399,7 @@ class Decoder:
         self.ins.append((self.table["ret"][0][0], -1, 0, 0, 0, self.line))
         self.source.append(self.loc)
         self.names.append("ret")
+        contract(self.ins, self.pool, self.names, self.table)
         fills = np.array(self.fills, dtype=np.int64).reshape(-1, 4)
         return Program(
             self.kernel,

@@ -2,6 +2,7 @@
 
 import itertools
 import struct
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,24 +14,45 @@ TYPES = {np.dtype(np.uint8): 0, np.dtype(np.uint16): 1, np.dtype(np.uint32): 2, 
 SPANS = {16: 0, 32: 1, 64: 2, 128: 3}
 
 
-def tensor_map(address: int, array: np.ndarray, box: tuple, span: int) -> bytes:
-    """The 128 bytes that describe a dense array (last dimension contiguous) to the copy engine. box: extents, innermost first."""
-    sizes = array.shape[::-1]
-    strides = [s for s in array.strides[::-1]]
-    rank = len(sizes)
-    words = [0] * 16
-    words[0] = address
-    words[1] = 2 | (rank - 1) << 4 | TYPES[array.dtype] << 7 | SPANS[span] << 13 | 1 << 18 | (array.nbytes >= 1 << 17) << 21
-    high = [s >> 4 for s in strides[1:]] + [0] * (5 - rank)
-    words[1] |= (high[0] & 0xFFFFFFFF) << 32
-    words[2] = (high[1] & 0xFFFFFFFF) | (high[2] & 0xFFFFFFFF) << 32
-    words[3] = high[3] & 0xFFFFFFFF
-    extents = [n - 1 for n in sizes] + [0] * (5 - rank)
-    words[4], words[5], words[6] = extents[0] | extents[1] << 32, extents[2] | extents[3] << 32, extents[4]
-    boxes = [b - 1 for b in box] + [0] * (5 - rank)
-    words[6] |= boxes[0] << 56
-    words[7] = boxes[1] | boxes[2] << 8 | boxes[3] << 16 | boxes[4] << 24
-    return struct.pack("<16Q", *words)
+@dataclass(frozen=True, eq=False)
+class TensorMap:
+    """How a copy engine sees `array` (dense, last dimension contiguous). box: extents, innermost first; span: swizzle, bytes."""
+
+    array: np.ndarray
+    box: tuple
+    span: int
+
+    def __call__(self, address: int) -> bytes:
+        """The 128 bytes for the array at `address`, as the emulator reads them."""
+        sizes, strides = self.array.shape[::-1], self.array.strides[::-1]
+        rank = len(sizes)
+        words = [0] * 16
+        words[0] = address
+        kind, large = TYPES[self.array.dtype], self.array.nbytes >= 1 << 17
+        words[1] = 2 | (rank - 1) << 4 | kind << 7 | SPANS[self.span] << 13 | 1 << 18 | large << 21
+        high = [s >> 4 for s in strides[1:]] + [0] * (5 - rank)
+        words[1] |= (high[0] & 0xFFFFFFFF) << 32
+        words[2] = (high[1] & 0xFFFFFFFF) | (high[2] & 0xFFFFFFFF) << 32
+        words[3] = high[3] & 0xFFFFFFFF
+        extents = [n - 1 for n in sizes] + [0] * (5 - rank)
+        words[4], words[5], words[6] = extents[0] | extents[1] << 32, extents[2] | extents[3] << 32, extents[4]
+        boxes = [b - 1 for b in self.box] + [0] * (5 - rank)
+        words[6] |= boxes[0] << 56
+        words[7] = boxes[1] | boxes[2] << 8 | boxes[3] << 16 | boxes[4] << 24
+        return struct.pack("<16Q", *words)
+
+    def from_driver(self, driver, address: int) -> bytes:
+        """The 128 bytes that cuTensorMapEncodeTiled writes. driver: cuda.bindings.driver."""
+        sizes, rank = self.array.shape[::-1], self.array.ndim
+        error, found = driver.cuTensorMapEncodeTiled(
+            driver.CUtensorMapDataType(TYPES[self.array.dtype]), rank, address,
+            [driver.cuuint64_t(n) for n in sizes], [driver.cuuint64_t(s) for s in self.array.strides[::-1][1:] or (16,)],
+            [driver.cuuint32_t(b) for b in self.box], [driver.cuuint32_t(1)] * rank,
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, driver.CUtensorMapSwizzle(SPANS[self.span]),
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+        assert error == driver.CUresult.CUDA_SUCCESS, error
+        return struct.pack("<16Q", *(int(word) for word in found.opaque))
 
 
 def swizzled(tile: bytes, span: int) -> bytes:
@@ -141,7 +163,7 @@ def _tensor_copies():
             set_up += "mov.b64 %rd8, m0; cvta.param.u64 %rd8, %rd8;"
             tile = _tiles(array, at, box)
             image = np.frombuffer(swizzled(tile.tobytes(), span), np.uint8).copy()
-            maps = ((1, lambda address, a=array, b=box, s=span: tensor_map(address, a, b, s)),)
+            maps = ((1, TensorMap(array, box, span)),)
             load = setup(n) + set_up + (
                 f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r10], [%rd8,"
                 f" {{{coordinates}}}],"
@@ -160,7 +182,7 @@ def _tensor_copies():
                      f" %r0, 0;\n"
                      + read_in(n) + "@%p1 ret;" + set_up + f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
                      f" [%rd8, {{{coordinates}}}], [%r10]; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;")
-            out_maps = ((0, lambda address, a=array, b=box, s=span: tensor_map(address, a, b, s)),)
+            out_maps = ((0, TensorMap(array, box, span)),)
             yield Program(f"cp.async.bulk.tensor store {title}", store, (np.zeros_like(array), image), {0: target}, maps=out_maps)
     a, b = (RNG.standard_normal((8, 32)).astype(np.float32) for _ in range(2))
     for op, want in (("add", a + b),):
@@ -170,7 +192,7 @@ def _tensor_copies():
                   "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;")
         image = np.frombuffer(swizzled(b.tobytes(), 128), np.uint8).copy()
         yield Program(f"cp.reduce.async.bulk.tensor {op} f32", reduce, (a, image), {0: want},
-                      maps=((0, lambda address, a=a: tensor_map(address, a, (32, 8), 128)),))
+                      maps=((0, TensorMap(a, (32, 8), 128)),))
 
 
 def _barriers():

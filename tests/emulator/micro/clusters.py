@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .asynchronous import WAIT, tensor_map
+from .asynchronous import WAIT, TensorMap
 from .program import Program
 
 RNG = np.random.default_rng(17)
@@ -86,7 +86,7 @@ def _asynchronous():
     want = np.stack([array[2], array[2], np.zeros(32, np.uint32), array[2]]).reshape(-1)
     start = START.replace("ARRIVALS", "1").replace("BYTES", "128").replace("ld.global.b32 %r5, [%rd1];", "")
     yield Program("multicast tensor load", start + multicast, (np.zeros(128, np.uint32), array), {0: want}, grid=4, cluster=4,
-                  maps=((1, lambda address, a=array: tensor_map(address, a, (32, 1), 128)),))
+                  maps=((1, TensorMap(array, (32, 1), 128)),))
     bulk = ("setp.ne.u32 %p3, %r1, 0; or.pred %p5, %p1, %p3; mov.b16 %h1, 15; @!%p5 cp.async.bulk.shared::cluster.global."
             "mbarrier::complete_tx::bytes.multicast::cluster [%r10], [%rd51], 128, [%r11], %h1;" + WAIT
             + "ld.shared.b32 %r8, [%r4]; st.global.b32 [%rd2], %r8;" + MEET)

@@ -197,36 +197,6 @@ def wgmma(n: int, types: tuple, span: int, a_mn=False, b_mn=False, a_registers=F
     return Program(title, body, tuple(arrays), {0: want}, block=128)
 
 
-def random_products(count: int = 12):
-    """wgmma m64n64k16 of random bfloat16 on random accumulators (float32), for studying how the tensor cores add. No expectation:
-    `expect` only names the output. arrays: result, shared image, accumulators; magnitudes spread more from one to the next."""
-    for number in range(count):
-        rng = np.random.default_rng(number)
-        spread = (0, 2, 6, 12)[number % 4]
-
-        def numbers(shape, rng=rng, spread=spread):
-            x = (rng.standard_normal(shape) * 2.0 ** rng.integers(-spread, spread + 1, shape)).astype(np.float32)
-            return x.view(np.uint32)
-
-        a, b = (((numbers((64, 64)) + 0x8000) >> 16).astype(np.uint16) for _ in range(2))
-        c = numbers((128, 32)) if number % 3 else np.zeros((128, 32), np.uint32)
-        image_a, lead, stride = operand_image(a, 128, False)
-        image_b, _, _ = operand_image(b, 128, False)
-        image = np.frombuffer(image_a + image_b, np.uint8).copy()
-        body = load_shared(image.size, 128)
-        for name, offset in (("%rd10", 0), ("%rd11", len(image_a))):
-            body += (f"add.u32 %r21, %r10, {offset}; shr.u32 %r21, %r21, 4; and.b32 %r21, %r21, 0x3fff; cvt.u64.u32 %rd3, %r21;"
-                     f"or.b64 {name}, %rd3, {descriptor(lead, stride) | LAYOUT90[128] << 62:#x};\n")
-        body += "mad.wide.u32 %rd6, %r0, 128, %rd52;" + "".join(f"ld.global.b32 %r{100 + i}, [%rd6+{4 * i}];" for i in range(32))
-        registers = ", ".join(f"%r{100 + i}" for i in range(32))
-        body += (f"setp.eq.u32 %p4, %r10, %r10; wgmma.fence.sync.aligned; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 f"{{{registers}}}, %rd10, %rd11, %p4, 1, 1, 0, 0;"
-                 "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; mad.wide.u32 %rd5, %r0, 128, %rd50;")
-        body += "".join(f"st.global.b32 [%rd5+{4 * i}], %r{100 + i};" for i in range(32))
-        result = np.zeros((128, 32), np.uint32)
-        yield Program(f"random products {number}", body, (result, image, c), {0: result}, block=128)
-
-
 def _wgmma():
     for span in (128, 64, 32, 16):
         yield wgmma(64, ("f32", "bf16", "bf16"), span)

@@ -17,7 +17,7 @@ class Program:
     """body: statements after the register declarations; parameters arrive as %rd50, %rd51, ... (addresses of the arrays).
     arrays: inputs and outputs in order; expect: index of an array -> its wanted contents afterwards. tolerance: relative error of
     float32 outputs, None for equal bits.
-    maps: raw tensor maps after the arrays, each `(array, function of its address -> bytes)`."""
+    maps: tensor maps after the arrays, each `(array, TensorMap)`."""
 
     name: str
     body: str
@@ -99,7 +99,8 @@ def run_on_gpu(p: Program) -> dict:
     if p.smem > 48 << 10:
         call(driver.cuFuncSetAttribute(
             function, driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, p.smem))
-    raw = [bytes(ctypes.c_uint64(t.data_ptr())) for t in device] + [make(device[i].data_ptr()) for i, make in p.maps]
+    raw = [bytes(ctypes.c_uint64(t.data_ptr())) for t in device]
+    raw += [m.from_driver(driver, device[i].data_ptr()) for i, m in p.maps]
     held = [ctypes.create_string_buffer(b + bytes(64), len(b) + 64) for b in raw]
     pointers = (ctypes.c_void_p * len(held))(*[ctypes.addressof(b) for b in held])
     config = driver.CUlaunchConfig()
