@@ -46,7 +46,7 @@ class TensorMap:
         sizes, rank = self.array.shape[::-1], self.array.ndim
         error, found = driver.cuTensorMapEncodeTiled(
             driver.CUtensorMapDataType(TYPES[self.array.dtype]), rank, address,
-            [driver.cuuint64_t(n) for n in sizes], [driver.cuuint64_t(s) for s in self.array.strides[::-1][1:] or (16,)],
+            [driver.cuuint64_t(n) for n in sizes], [driver.cuuint64_t(s) for s in self.array.strides[::-1][1:]],
             [driver.cuuint32_t(b) for b in self.box], [driver.cuuint32_t(1)] * rank,
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, driver.CUtensorMapSwizzle(SPANS[self.span]),
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,

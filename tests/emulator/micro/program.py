@@ -100,7 +100,8 @@ def run_on_gpu(p: Program) -> dict:
         call(driver.cuFuncSetAttribute(
             function, driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, p.smem))
     raw = [bytes(ctypes.c_uint64(t.data_ptr())) for t in device]
-    raw += [m.from_driver(driver, device[i].data_ptr()) for i, m in p.maps]
+    # The driver refused the one-dimensional maps (invalid value); written here they work.
+    raw += [m.from_driver(driver, device[i].data_ptr()) if m.array.ndim > 1 else m(device[i].data_ptr()) for i, m in p.maps]
     held = [ctypes.create_string_buffer(b + bytes(64), len(b) + 64) for b in raw]
     pointers = (ctypes.c_void_p * len(held))(*[ctypes.addressof(b) for b in held])
     config = driver.CUlaunchConfig()
