@@ -2,9 +2,9 @@
 
     python benchmarks/sm100_sass.py            prints the table, writes results/sm100_sass.{json,md} and docs/performance.md
 
-Counted along the shortest way through each role's loop over KV tiles (`sass.py`): a tile without hidden keys, no rescaling; "keys
-hidden": of the softmax where the mask hides some. A KV tile is 128 keys for both query tiles of 128 rows; each of the 8 softmax
-warps executes its path once for it, 4 correction warps theirs, and one mma and one load warp theirs. Barrier operations: waits,
+Counted along the shortest way through each role's loop over KV tiles (`flexfa4/emit/sass.py`): a tile without hidden keys, no
+rescaling; "keys hidden": of the softmax where the mask hides some. A KV tile is 128 keys for both query tiles of 128 rows; each
+of the 8 softmax warps executes its path once for it, 4 correction warps theirs, and one mma and one load warp theirs. Barrier operations: waits,
 arrivals and commits of all of them. Needs nvidia-cutlass-dsl, nvdisasm and, for its rows, flash-attn-4. One process
 a maker: flash-attn-4's interface is made to compile for CPU tensors (tests/emulator/fa4.py)."""
 
@@ -18,9 +18,12 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
-import sass
+
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from flexfa4.emit import sass  # noqa: E402
+
 RESULTS = ROOT / "benchmarks" / "results" / "sm100_sass"
 MARK = ("<!-- table: begin (benchmarks/sm100_sass.py) -->", "<!-- table: end (benchmarks/sm100_sass.py) -->")
 # name -> head dims, what of the gallery, arguments of flash-attn-4

@@ -2,9 +2,9 @@
 
     python benchmarks/sm90_sass.py [--only NAME ...] [--listing DIR]
 
-Counted along the shortest way through the loop over KV tiles (`sass.py`): a FULL tile, no rescaling. "/ score": instructions of a
-thread over the scores that it holds of a tile (kv_tile / 2). Needs nvidia-cutlass-dsl and nvdisasm. --listing writes each case's
-whole code to DIR. Prints a table and writes results/sm90_sass.{json,md}."""
+Counted along the shortest way through the loop over KV tiles (`flexfa4/emit/sass.py`): a FULL tile, no rescaling. "/ score":
+instructions of a thread over the scores that it holds of a tile (kv_tile / 2). Needs nvidia-cutlass-dsl and nvdisasm. --listing
+writes each case's whole code to DIR. Prints a table and writes results/sm90_sass.{json,md}."""
 from __future__ import annotations
 
 import argparse
@@ -14,11 +14,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-import sass
+
 from sm100_sass import ROOT, gallery_graphs
 
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 import conftest  # noqa: E402, F401
+
+from flexfa4.emit import sass  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "sm90_sass"
 # name -> head dims, what of the gallery
@@ -55,13 +57,6 @@ def compiled(dims: tuple[int, int], entry: str):
         return plan, cute.compile(Forward(signature), *fake_arguments(signature, True), options=options).__cubin__
 
 
-def consumer_path(code) -> list[sass.Instruction]:
-    """One KV tile of one consumer warp: the shortest way through the shortest loop with a tile's exponentials and products."""
-    instructions, labels = code
-    paths = [sass.shortest_path(instructions, labels, s) for s in sass.loops(*code)]
-    return min((p for p in paths if sass.count(p, "MUFU.EX2") >= 32 and sass.count(p, "HGMMA")), key=len)
-
-
 def measure(name: str, listing: Path | None) -> dict:
     plan, cubin = compiled(*CASES[name])
     if listing:
@@ -71,7 +66,7 @@ def measure(name: str, listing: Path | None) -> dict:
         text = subprocess.run([sass.nvdisasm(), "-c", str(path)], capture_output=True, text=True, check=True).stdout
         path.with_suffix(".sass").write_text(text)
     code = sass.disassemble(cubin)
-    path, scores = consumer_path(code), plan.tiles.kv_tile // 2
+    path, scores = sass.consumer_path(code), plan.tiles.kv_tile // 2
     kinds = sass.by_class(path)
     spills = sum(x.opcode.startswith(("LDL", "STL")) for x in code[0])
     return {"tile": len(path), "spills": spills, "scores": scores, "products": sass.count(path, "HGMMA"), "kinds": kinds,

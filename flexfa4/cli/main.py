@@ -22,10 +22,12 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--out", type=Path, default=Path("demo"), metavar="FOLDER", help="where pictures go (default: demo/)")
 
     inspect = commands.add_parser("inspect", help="what a mod becomes: graph, facts, tiles, schedule")
-    inspect.add_argument("target", metavar="FILE.py:NAME", help="a mod, or a call that makes one: FILE.py:sliding_window(256)")
+    inspect.add_argument("target", metavar="FILE.py:NAME", help="a mod, or a call that makes one: FILE.py:sliding_window(256); "
+                         "with --sass also a name of the gallery")
     inspect.add_argument("--kind", choices=("mask", "score", "out"), help="default: told from its arguments")
     inspect.add_argument("--q-len", type=int, default=2048, metavar="N", help="query positions (default: 2048)")
     inspect.add_argument("--kv-len", type=int, metavar="N", help="key positions (default: as many as queries)")
+    inspect.add_argument("--sass", action="store_true", help="instead: instructions a score in the kernels, by class")
     inspect.add_argument("--out", type=Path, metavar="FILE.png", help="also draw the tile map (mask) or the heat map (score)")
 
     emulate = commands.add_parser("emulate", help="the GPU kernel of a gallery mod, run on this CPU: error, tiles, timeline")
@@ -72,6 +74,11 @@ def run_demo(options: argparse.Namespace) -> int:
 
 
 def run_inspect(options: argparse.Namespace) -> int:
+    if options.sass:
+        from .machine_code import graphs_of, report as costs
+
+        print(costs(*graphs_of(options.target, options.kind)))
+        return 0
     from .inspect import report
 
     print(report(options.target, options.kind, options.q_len, options.kv_len or options.q_len, options.out))

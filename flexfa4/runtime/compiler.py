@@ -2,6 +2,8 @@
 needed that is neither in memory nor on the disk."""
 from __future__ import annotations
 
+import tempfile
+import warnings
 from pathlib import Path
 from typing import Callable
 
@@ -30,9 +32,24 @@ def combine(signature: Signature, runs_here: bool) -> Callable:
 
 def _compile(kernel, arguments: tuple, signature: Signature, runs_here: bool) -> Callable:
     options = f"--enable-tvm-ffi --gpu-arch {_KERNELS[signature.plan.arch][1]}"
-    return cute.compile(kernel, *arguments, options=options, no_jit_engine=not runs_here)
+    return _quietly(kernel, arguments, options=options, no_jit_engine=not runs_here)
+
+
+def _quietly(kernel, arguments: tuple, **options) -> Callable:
+    """Without the compiler's warnings of deprecated names and of tuples as arguments, which no user can do anything about."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return cute.compile(kernel, *arguments, **options)
 
 
 def export(function: Callable, path: Path) -> None:
     """Writes an object file."""
     function.export_to_c(object_file_path=str(path), function_name=FUNCTION, export_only_tvm_ffi_symbols=True)
+
+
+def cubin(signature: Signature) -> bytes:
+    """The machine code of a forward kernel, an ELF file, for reading."""
+    kernel, arch = _KERNELS[signature.plan.arch]
+    with tempfile.TemporaryDirectory() as dumps:          # what the compiler keeps it also writes to a file
+        options = f"--enable-tvm-ffi --gpu-arch {arch} --keep-cubin --dump-dir {dumps}"
+        return _quietly(kernel(signature), fake_arguments(signature, True), options=options, no_jit_engine=True).__cubin__

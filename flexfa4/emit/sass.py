@@ -168,3 +168,45 @@ def register_limits(code: tuple[list[Instruction], dict[str, int]]) -> list[int]
 
 def by_class(stretch: list[Instruction]) -> Counter:
     return Counter(x.kind for x in stretch)
+
+
+def consumer_path(code: tuple[list[Instruction], dict[str, int]]) -> list[Instruction]:
+    """One KV tile of one Hopper consumer warp, without masks: the shortest way through the shortest loop with a tile's
+    exponentials and products."""
+    instructions, labels = code
+    paths = [shortest_path(instructions, labels, s) for s in loops(*code)]
+    return min((p for p in paths if count(p, "MUFU.EX2") >= 32 and count(p, "HGMMA")), key=len)
+
+
+def with_repeats(code: tuple[list[Instruction], dict[str, int]], path: list[Instruction], kv_tile: int) -> list[Instruction]:
+    """A way through a tile with the loops inside of it that load a part of the columns of the tile from tensor memory as often
+    as they run; `shortest_path` has them once."""
+    instructions, labels = code
+    taken, found = {id(x) for x in path}, list(path)
+    for first, end in loops(*code):
+        inside = id(instructions[first]) in taken and id(instructions[end - 1]) in taken and instructions[first] is not path[0]
+        loads = [x for x in instructions[first:end] if x.opcode.startswith("LDTM")]
+        if inside and loads:
+            columns = int(re.search(r"x(\d+)", loads[0].opcode + loads[0].rest)[1])
+            found += shortest_path(instructions, labels, (first, end)) * (kv_tile // columns - 1)
+    return found
+
+
+def tile_ways(code: tuple[list[Instruction], dict[str, int]], kv_tile: int) -> list[list[Instruction]]:
+    """The ways of a Blackwell softmax warp through one KV tile, shortest first: through each load from tensor memory in its loops
+    over tiles, inner loops as often as they run. The shortest is a tile without hidden keys, the longest one with them."""
+    instructions, labels = code
+    found = []
+    for span in loops(*code):
+        body = instructions[slice(*span)]
+        if count(body, "MUFU.EX2") < 64 or not count(body, "STTM"):
+            continue
+        reached = _ways(instructions, labels, *span)
+        ends = [i for i in reached if instructions[i].opcode.startswith("BRA")]
+        for i in range(*span):
+            if instructions[i].opcode.startswith("LDTM") and i in reached and ends and max(ends) > i:
+                path = _way(instructions, labels, span, span[0], i)[:-1] + _way(instructions, labels, span, i, max(ends))
+                if count(path, "MUFU.EX2") >= 64:
+                    found.append(with_repeats(code, path, kv_tile))
+    least = min(count(path, "MUFU.EX2") for path in found)          # of one tile; a way through two kinds of tile has two
+    return sorted((path for path in found if count(path, "MUFU.EX2") == least), key=len)

@@ -1,0 +1,48 @@
+"""Instructions a score of every mod of the gallery, in the kernels for Hopper and Blackwell; no GPU.
+
+    python benchmarks/gallery_sass.py
+
+What `flexfa4 inspect NAME --sass` prints for each. Writes results/gallery_sass.md and docs/performance.md. Needs
+nvidia-cutlass-dsl and nvdisasm; takes about 3 s a mod."""
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+import conftest  # noqa: E402, F401
+
+from flexfa4 import mods  # noqa: E402
+from flexfa4.cli import machine_code  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results" / "gallery_sass.md"
+MARK = ("<!-- table: begin (benchmarks/gallery_sass.py) -->", "<!-- table: end (benchmarks/gallery_sass.py) -->")
+
+
+def table() -> str:
+    """A line for each mod, beside the kernel without one: all instructions a score, MUFU, FMA and ALU among them."""
+    lines = ["| mod | sm_90a, FULL tile: MUFU, FMA, ALU, all | sm_100a, FULL tile: MUFU, FMA, ALU, all | sm_100a, PARTIAL tile |",
+             "|---|--:|--:|--:|"]
+    for name, graphs in [("none", ()), *((e.name, machine_code.gallery_graphs(e)) for e in mods.GALLERY)]:
+        cells = []
+        for arch in machine_code.GPU:
+            found = {row[2]: row for row in machine_code.rows(graphs, name, (arch,))}
+            for tile in ("FULL", "PARTIAL")[:1 + (arch == "sm100")]:
+                cells.append(", ".join((*found[tile][3:6], found[tile][7])) if tile in found else "")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        print(lines[-1], flush=True)
+    return "\n".join(lines)
+
+
+def main() -> int:
+    text = table()
+    RESULTS.write_text(text + "\n")
+    page = ROOT / "docs" / "performance.md"
+    before, rest = page.read_text().split(MARK[0])
+    page.write_text(f"{before}{MARK[0]}\n\n{text}\n\n{MARK[1]}{rest.split(MARK[1])[1]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
