@@ -4,7 +4,8 @@
 
 Counted along the shortest way through each role's loop over KV tiles (`flexfa4/emit/sass.py`): a tile without hidden keys, no
 rescaling; "keys hidden": of the softmax where the mask hides some. A KV tile is 128 keys for both query tiles of 128 rows; each
-of the 8 softmax warps executes its path once for it, 4 correction warps theirs, and one mma and one load warp theirs. Barrier operations: waits,
+of the 8 softmax warps executes its path once for it, 4 correction warps theirs, and one mma and one load warp theirs.
+Barrier operations: waits,
 arrivals and commits of all of them. Needs nvidia-cutlass-dsl, nvdisasm and, for its rows, flash-attn-4. One process
 a maker: flash-attn-4's interface is made to compile for CPU tensors (tests/emulator/fa4.py)."""
 
