@@ -1,24 +1,26 @@
 """`bind`: trace a mod once, and skip the trace while nothing it depends on has changed.
 
-Entries are kept by code object, a few for each, and hold tensors weakly; so closures made anew around the same tensors hit, and
-nothing of the user's is kept alive. Thread-safe: an entry is immutable once published, lists are replaced and not edited.
+Entries are kept by code object, a few for each, and hold tensors weakly; so closures made anew hit, around other tensors of the
+same kind too, and nothing of the user's is kept alive. Thread-safe: what is published is replaced and not edited.
 """
 from __future__ import annotations
 
 import threading
 import types
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Callable
 
 import torch
 
 from ..ir import DType
 from ..ir.bound import BoundGraph, Origin
 from ..ir.graph import Graph
-from .guards import Guard, Walk
+from .guards import Guard, TensorPlace, Walk
 from .trace import record
 
 ENTRIES_PER_CODE = 16
+BINDINGS_PER_ENTRY = 16
 
 _entries: dict[tuple, tuple["Entry", ...]] = {}
 _owners: dict[int, weakref.ref] = {}
@@ -26,40 +28,78 @@ _lock = threading.RLock()        # re-entered where collecting garbage inside it
 
 
 @dataclass(eq=False)
+class Binding:
+    """The tensors that one trace is taken to, held weakly, and the BoundGraph last handed out for them."""
+
+    refs: tuple[weakref.ref, ...]
+    last: Callable = lambda: None
+
+    def of(self, tensors: list) -> bool:
+        return all(ref() is t for ref, t in zip(self.refs, tensors))
+
+
+@dataclass(eq=False)
 class Entry:
+    """One trace. Its graph holds for every callable of the same code that passes the guards, with other tensors too where none
+    of their values went into the graph (`movable`). used: the numbers of the tensors that the graph captures."""
+
     guards: tuple[Guard, ...]
+    places: tuple[TensorPlace, ...]
+    used: tuple[int, ...]
+    movable: bool
     graph: Graph
     literals: tuple
     origin: Origin
-    tensors: tuple[weakref.ref, ...]
     float_type: torch.dtype
-    last: list = field(default_factory=lambda: [lambda: None])     # weak reference to the BoundGraph last handed out
+    bindings: tuple[Binding, ...]
 
-    def matches(self, fn) -> bool:
-        registers = [fn]
+    def bound(self, fn) -> BoundGraph | None:
+        """This trace as one of `fn`; None where it is not."""
+        tensors = self._tensors(fn)
+        if tensors is None or torch.get_default_dtype() is not self.float_type:
+            return None
+        for binding in self.bindings:
+            if binding.of(tensors):
+                break
+        else:
+            # Two captures that were two tensors might be one now, which would be one capture.
+            if not self.movable or len(set(map(id, tensors))) != len(tensors):
+                return None
+            if not all(place.takes(tensors[place.number]) for place in self.places):
+                return None
+            binding = Binding(tuple(map(weakref.ref, tensors)))
+            with _lock:
+                self.bindings = (binding, *self.bindings[:BINDINGS_PER_ENTRY - 1])
+        found = binding.last()
+        if found is None:
+            found = BoundGraph(self.graph, tuple(tensors[i] for i in self.used), self.literals, self.origin)
+            binding.last = weakref.ref(found)
+        return found
+
+    def _tensors(self, fn) -> list | None:
+        """The tensors of `fn` by number; None where a guard or a place says no."""
+        registers, tensors = [fn], []
         try:
             for guard in self.guards:
                 if not guard(registers):
-                    return False
+                    return None
+            for place in self.places:
+                t = registers[place.at]
+                if not place.suits(t):
+                    return None
+                if place.number == len(tensors):
+                    tensors.append(t)
+                elif tensors[place.number] is not t:
+                    return None
         except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError):
-            return False
-        return torch.get_default_dtype() is self.float_type
-
-    def bound(self) -> BoundGraph | None:
-        found = self.last[0]()
-        if found is None:
-            tensors = tuple(ref() for ref in self.tensors)
-            if any(t is None for t in tensors):
-                return None
-            found = BoundGraph(self.graph, tensors, self.literals, self.origin)
-            self.last[0] = weakref.ref(found)
-        return found
+            return None
+        return tensors
 
 
 def bind(fn, kind: str, score_dtype: DType = DType.F32) -> BoundGraph:
-    """`trace(fn, kind, score_dtype)`, skipped while the mod is unchanged (code, closures, defaults, globals, attributes, and the
-    captured tensors' identities; their contents are read at run time). The same BoundGraph object is handed out while anyone
-    holds it. Raises TraceError as `trace` does.
+    """`trace(fn, kind, score_dtype)`, skipped while the mod is unchanged (code, closures, defaults, globals, attributes, and class,
+    type, shape and device of the captured tensors; their contents are read at run time). For the same tensors the same BoundGraph
+    object is handed out while anyone holds it. Raises TraceError as `trace` does.
 
     A mod that computes tensors inside itself, or holds state that cannot be checked (numpy arrays, objects with `__getattr__`),
     is traced on every call. Writes through `.data` to a tensor whose value was folded by `int(t)` or `.item()` are not seen.
@@ -67,10 +107,9 @@ def bind(fn, kind: str, score_dtype: DType = DType.F32) -> BoundGraph:
     code = _code_of(fn)
     key = (id(code), kind, score_dtype)
     for entry in _entries.get(key, ()):
-        if entry.matches(fn):
-            found = entry.bound()
-            if found is not None:
-                return found
+        found = entry.bound(fn)
+        if found is not None:
+            return found
     return _bind_anew(fn, kind, score_dtype, code, key)
 
 
@@ -79,12 +118,14 @@ def _bind_anew(fn, kind: str, score_dtype: DType, code, key: tuple) -> BoundGrap
     bound, recorder = record(fn, kind, score_dtype)
     if walk is None or walk.unversioned or recorder.used_derived or recorder.loose:
         return bound
-    refs = [walk.tensors.get(id(t)) for t in bound.tensors]
-    if any(ref is None for ref in refs):
+    numbers = {key: i for i, key in enumerate(walk.tensors)}
+    used = tuple(numbers.get(id(t)) for t in bound.tensors)
+    if None in used:
         return bound
-    guards = [*walk.guards, *(walk.shaped if recorder.shape_read else ()), *(walk.strict if recorder.folded else ())]
-    entry = Entry(tuple(guards), bound.graph, bound.literals, bound.origin, tuple(refs), torch.get_default_dtype())
-    entry.last[0] = weakref.ref(bound)
+    guards = (*walk.guards, *(walk.shaped if recorder.shape_read else ()), *(walk.strict if recorder.folded else ()))
+    first = Binding(tuple(walk.tensors.values()), weakref.ref(bound))
+    entry = Entry(guards, tuple(walk.places), used, not recorder.folded, bound.graph, bound.literals, bound.origin,
+                  torch.get_default_dtype(), (first,))
     with _lock:
         owner = _owners.get(key[0])
         if owner is None or owner() is not code:

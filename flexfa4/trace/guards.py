@@ -1,7 +1,7 @@
 """What a trace depended on, as a list of cheap checks.
 
 `Walk(fn)` goes from a callable to everything its code can name: closure cells, defaults, globals, attributes, methods, and so on
-recursively. Every value found becomes a guard: tensors by identity, dtype and rank; numbers and strings by value; containers by
+recursively. Every value found becomes a guard, and a tensor a place (`TensorPlace`); numbers and strings by value; containers by
 length and contents; functions by code. The guards hold no strong reference to tensors or user objects: each starts again from
 the callable it is given, through registers, so equal closures made anew pass as well.
 
@@ -16,6 +16,7 @@ import functools
 import sys
 import types
 import weakref
+from dataclasses import dataclass
 from typing import Callable
 
 import numpy as np
@@ -65,15 +66,40 @@ class Unversioned(Exception):
     """Raised inside a walk at the first value whose changes no guard can see."""
 
 
+@dataclass(frozen=True, eq=False)
+class TensorPlace:
+    """A tensor found in register `at`: the `number`-th of those that the walk met (numbered as they were first met)."""
+
+    at: int
+    number: int
+    dtype: torch.dtype
+    rank: int
+    kind: tuple
+
+    def suits(self, v) -> bool:
+        """Whether the same tensor as before is still what guards say of it."""
+        return v.dtype is self.dtype and v.dim() == self.rank
+
+    def takes(self, v) -> bool:
+        """Whether another tensor in this place gives the same trace, as far as that reads no values and no layout."""
+        return kind_of(v) == self.kind
+
+
+def kind_of(t: torch.Tensor) -> tuple:
+    """All of a tensor that a trace may read without its values being read or the trace being of use for that one call alone."""
+    return type(t), t.dtype, t.shape, t.device, t.layout, t.requires_grad
+
+
 class Walk:
-    """The guards of one callable. `check(fn)` is True if another call of `trace` would write the same graph with the same
-    literals and the same tensors."""
+    """The guards of one callable, and the places of its tensors. Where all guards hold and the same tensors are in the same
+    places, another call of `trace` would write the same graph with the same literals."""
 
     def __init__(self, fn):
         self.guards: list[Guard] = []
         self.strict: list[Guard] = []          # by version and data pointer: for values read on the host
         self.shaped: list[Guard] = []          # by shape: where a length was read
-        self.tensors: dict[int, weakref.ref] = {}
+        self.tensors: dict[int, weakref.ref] = {}      # by id, in the order of their numbers
+        self.places: list[TensorPlace] = []
         self.unversioned: str | None = None
         self.attributes: frozenset[str] = frozenset()
         self.registers = 1
@@ -89,6 +115,7 @@ class Walk:
         for _ in range(6):
             known = self.attributes
             self.guards, self.strict, self.shaped, self.registers, self._seen = [], [], [], 1, set()
+            self.tensors, self.places = {}, []
             self.visit(fn, 0)
             if self.attributes == known:
                 return
@@ -178,8 +205,9 @@ class Walk:
     def _tensor(self, t: torch.Tensor, at: int) -> None:
         if t.is_nested:
             raise Unversioned("a nested tensor")
-        ref, dtype, rank = weakref.ref(t), t.dtype, t.dim()
-        self.tensors[id(t)] = ref
+        self.tensors.setdefault(id(t), weakref.ref(t))
+        number = list(self.tensors).index(id(t))
+        self.places.append(TensorPlace(at, number, t.dtype, t.dim(), kind_of(t)))
         if not _trusted(type(t).__module__):
             raise Unversioned(f"a {type(t).__name__}, a subclass of torch.Tensor")
         if self.attributes:                      # what the user hung on the tensor
@@ -187,7 +215,6 @@ class Walk:
             for name in sorted(self.attributes & own.keys()):
                 self.visit(own[name], self.take(at, lambda v, n=name: v.__dict__.get(n, MISSING)))
             self._absent(self.attributes - own.keys(), at, lambda v: v.__dict__)
-        self.guards.append(lambda regs: (v := regs[at]) is ref() and v.dtype is dtype and v.dim() == rank)
         shape, device, state, trains = t.shape, t.device, tensor_state(t), t.requires_grad
         self.shaped.append(lambda regs: (v := regs[at]).shape == shape and v.device == device)
         self.strict.append(lambda regs: state is not None and tensor_state(v := regs[at]) == state and v.requires_grad is trains)
