@@ -97,7 +97,7 @@ class Entry:
 
 
 def bind(fn, kind: str, score_dtype: DType = DType.F32) -> BoundGraph:
-    """`trace(fn, kind, score_dtype)`, skipped while the mod is unchanged (code, closures, defaults, globals, attributes, and class,
+    """`trace(fn, kind, score_dtype)`, skipped while the mod is unchanged (code, closures, defaults, globals, attributes; class,
     type, shape and device of the captured tensors; their contents are read at run time). For the same tensors the same BoundGraph
     object is handed out while anyone holds it. Raises TraceError as `trace` does.
 

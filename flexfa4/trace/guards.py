@@ -16,8 +16,7 @@ import functools
 import sys
 import types
 import weakref
-from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, NamedTuple
 
 import numpy as np
 import torch
@@ -66,8 +65,7 @@ class Unversioned(Exception):
     """Raised inside a walk at the first value whose changes no guard can see."""
 
 
-@dataclass(frozen=True, eq=False)
-class TensorPlace:
+class TensorPlace(NamedTuple):
     """A tensor found in register `at`: the `number`-th of those that the walk met (numbered as they were first met)."""
 
     at: int

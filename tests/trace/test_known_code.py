@@ -50,8 +50,8 @@ def test_masks_of_one_factory_keep_their_own_labels():
     assert masks[0].spans(64, 64).counts() != masks[1].spans(64, 64).counts()
 
 
-@pytest.mark.parametrize("other", [torch.arange(9).int(), torch.arange(8), torch.nn.Parameter(torch.arange(9), requires_grad=False)],
-                         ids=["dtype", "shape", "class"])
+@pytest.mark.parametrize("other", [torch.arange(9).int(), torch.arange(8),
+                                   torch.nn.Parameter(torch.arange(9), requires_grad=False)], ids=["dtype", "shape", "class"])
 def test_another_kind_is_traced(traces, other):
     bind(documents(torch.arange(9)), "mask")
     mod = documents(other)
