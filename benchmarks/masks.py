@@ -152,7 +152,7 @@ def against_torch(tokens: int = 32768) -> list[dict]:
         rows.append(row)
         print(f"{name} at {tokens}: ours {mine:.3f} ms (known code {known:.3f}, kept {kept:.3f}), "
               f"torch compiled {compiled:.0f} ms ({row['over_compiled']:.0f}x, bar 300x), "
-              f"torch eager {eager:.0f} ms ({row['over_eager']:.0f}x, bar 5000x)  {'met' if row['met'] else 'MISSED'}", flush=True)
+              f"torch eager {eager:.0f} ms ({row['over_eager']:.0f}x, bar 5000x) {'met' if row['met'] else 'MISSED'}", flush=True)
     return rows
 
 
