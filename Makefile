@@ -2,7 +2,8 @@
 # make test       every test that this machine can run
 # make test-fast  the same without compiling, emulating and long ones: under two minutes
 # make lint       ruff
-# make bench      every benchmark, results into benchmarks/results/
+# make bench      every benchmark of this machine (those of a GPU say so where there is none), results into benchmarks/results/
+# make bench-emulator   the emulator's campaigns on flash-attn-4's kernels: hours
 #
 # Each makes .venv first, once. PYTHON=... chooses the interpreter; WORKERS=... how many tests run at a time.
 
@@ -13,7 +14,7 @@ RUN     := $(VENV)/bin/python
 # Workers must collect the same tests in the same order, also where a test's parameters come from a set: hence the hash seed.
 PYTEST  := OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(RUN) -m pytest -q -n $(WORKERS) --dist worksteal
 
-.PHONY: demo test test-fast lint bench setup-demo setup-test
+.PHONY: demo test test-fast lint bench bench-emulator setup-demo setup-test
 
 demo: setup-demo
 	$(VENV)/bin/flexfa4 demo
@@ -27,8 +28,15 @@ test-fast: setup-test
 lint: setup-test
 	$(RUN) -m ruff check flexfa4 mods tests benchmarks .ci
 
+BENCHMARKS := trace_time call_overhead masks tightness schedule cpu_engine first_call gallery_sass sm90_sass sm100_sass \
+              forward documents packing masks_gpu sm90_choices sm90_mods
 bench: setup-test
-	set -e; for script in benchmarks/*.py; do echo "== $$script"; $(RUN) $$script; done
+	set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(RUN) benchmarks/$$name.py; done
+
+bench-emulator: setup-test
+	set -e; for arch in sm_90a sm_100a; do $(RUN) benchmarks/emulator_speed.py $$arch; $(RUN) benchmarks/emulator_fa4.py $$arch; done
+	set -e; for kernel in sm_90a-forward sm_100a-forward sm_100a-backward; do $(RUN) benchmarks/emulator_sensitivity.py $$kernel 7200; done
+	$(RUN) benchmarks/sm100_grid.py
 
 setup-demo setup-test:
 	@python=$$(.ci/find_python $(PYTHON)) && $$python .ci/setup_env.py $(VENV) $(@:setup-%=%)

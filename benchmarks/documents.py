@@ -181,11 +181,13 @@ def main() -> None:
     rows = areas()
     text, results = area_table(rows), []
     print(text, flush=True)
-    if torch.cuda.is_available():
-        for name, lengths in SETS.items():
-            results.append(measure(name, lengths, args.repeats))
-            print(time_table(results[-1:]), flush=True)
-        text += "\n" + time_table(results)
+    if not torch.cuda.is_available():
+        print("no CUDA device: nothing measured, nothing written")
+        return
+    for name, lengths in SETS.items():
+        results.append(measure(name, lengths, args.repeats))
+        print(time_table(results[-1:]), flush=True)
+    text += "\n" + time_table(results)
     args.out.with_suffix(".json").write_text(json.dumps(dict(areas=rows, times=results), indent=1))
     args.out.with_suffix(".md").write_text(text)
 

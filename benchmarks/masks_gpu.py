@@ -112,6 +112,9 @@ def report(million: list[dict], compared: list[dict]) -> str:
 
 
 def main() -> None:
+    if not torch.cuda.is_available():
+        print("no CUDA device: nothing measured")
+        return
     million = at_a_million()
     compared = [] if "--no-torch" in sys.argv else against_torch()
     results = ROOT / "benchmarks" / "results"
