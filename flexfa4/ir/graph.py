@@ -113,7 +113,7 @@ class Graph:
         if self.kind not in ARGUMENTS:
             raise ValueError(f"kind={self.kind!r}: expected one of {sorted(ARGUMENTS)}")
         object.__setattr__(self, "_order", tuple(topological(self.root)))
-        object.__setattr__(self, "_ops", frozenset([n.op.name for n in self._order]))
+        object.__setattr__(self, "_ops", frozenset([n.op._name_ for n in self._order]))
 
     @property
     def nodes(self) -> tuple[Node, ...]:
