@@ -219,15 +219,25 @@ def aligned(t: Tensor) -> Tensor:
 
 
 def _values(bounds: Sequence[BoundGraph | None], device: torch.device) -> tuple[tuple, tuple]:
-    """Captures and literals of score, mask, out as kernel arguments: bools as bytes, 0-d tensors as one element."""
+    """Captures and literals of score, mask, out as kernel arguments."""
     captures, slots = [], []
     for bound in bounds:
         if bound is None:
             continue
         for t in bound.tensors:
             t = t.detach() if t.requires_grad else t
-            t = t if t.device == device else t.to(device)
-            t = t.view(torch.uint8) if t.dtype is torch.bool else t
-            captures.append(t.reshape(1) if t.dim() == 0 else t)
-        slots.extend(int(x) if isinstance(x, bool) else x for x in bound.literals)
+            captures.append(as_argument(t if t.device == device else t.to(device)))
+        slots.extend(slots_of(bound))
     return tuple(captures), tuple(slots)
+
+
+def as_argument(capture: Tensor) -> Tensor:
+    """A captured tensor as the kernel takes it: bools as bytes, a 0-d tensor as one element."""
+    if capture.dtype is torch.bool:
+        capture = capture.view(torch.uint8)
+    return capture.reshape(1) if capture.dim() == 0 else capture
+
+
+def slots_of(bound: BoundGraph) -> list[int | float]:
+    """The literals of a graph as the kernel takes them."""
+    return [int(x) if isinstance(x, bool) else x for x in bound.literals]

@@ -87,7 +87,7 @@ def remember(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float |
     named = _name(query, key, value, bounds, block_mask, scale, gqa)
     mask = call.mask
     captured = tuple(map(TensorKey, mask.tensors)) if mask is not None and block_mask is None and mask.tensors else None
-    slots = tuple([int(x) if isinstance(x, bool) else x for b in bounds if b is not None for x in b.literals])
+    slots = tuple([x for b in bounds if b is not None for x in kernels.slots_of(b)])
     step = TMA_BYTES // query.element_size()
     direct = all(t.stride(3) == 1 and not any(s % step for s in t.stride()[:3]) for t in tensors)
     out_shape = (*query.shape[:3], value.shape[3])
@@ -160,10 +160,7 @@ def _captures(bounds: tuple, query: Tensor, dense: tuple[bool, ...]) -> tuple | 
                 t = t.detach()
             if t.get_device() != query.get_device() or type(t) not in _USUAL or t.numel() == 0:
                 return None
-            if t.dtype is torch.bool:
-                t = t.view(torch.uint8)
-            if t.dim() == 0:
-                t = t.reshape(1)
+            t = kernels.as_argument(t)
             if (t.stride(-1) == 1) is not dense[len(found)]:
                 return None
             found.append(t)
