@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -42,39 +41,33 @@ WARPS = dict(softmax=8, correction=4, mma=1, load=1)
 
 def ours() -> dict[str, tuple[bytes, int]]:
     """Case -> (cubin, bytes of shared memory)."""
-    import cutlass.cute as cute
     import torch
 
     from flexfa4 import mods
     from flexfa4.ir import DType
-    from flexfa4.kernels.arguments import Signature, fake_arguments
-    from flexfa4.kernels.sm100.forward import Forward
-    from flexfa4.plan import plan_forward
+    from flexfa4.plan import Signature, plan_forward
     from flexfa4.plan.budget import check_smem
+    from flexfa4.runtime import compiler
     from flexfa4.trace import bind
 
     made = {}
-    with tempfile.TemporaryDirectory() as dumps:  # what is kept is also written to a file
-        options = f"--enable-tvm-ffi --gpu-arch sm_100a --keep-cubin --dump-dir {dumps}"
-        for name, (dims, entry, _) in CASES.items():
-            graphs = gallery_graphs(entry) if entry else {}
-            if entry == "document_causal":  # with labels of 32 bits, as on the other side
-                graphs = dict(mask=bind(mods.document_causal(torch.zeros(330, dtype=torch.int32)), "mask").graph)
-            plan = plan_forward("sm100", DType.BF16, *dims, tuple(graphs.values()))
-            signature = Signature(plan, masked="mask" in graphs)
-            cubin = cute.compile(Forward(signature), *fake_arguments(signature, True), options=options).__cubin__
-            made[name] = cubin, check_smem(plan.tiles.smem)
+    for name, (dims, entry, _) in CASES.items():
+        graphs = gallery_graphs(entry)
+        if entry == "document_causal":  # with labels of 32 bits, as on the other side
+            graphs = (bind(mods.document_causal(torch.zeros(330, dtype=torch.int32)), "mask").graph,)
+        plan = plan_forward("sm100", DType.BF16, *dims, graphs)
+        made[name] = compiler.cubin(Signature(plan, masked=bool(plan.mask))), check_smem(plan.tiles.smem)
     return made
 
 
-def gallery_graphs(entry: str) -> dict:
+def gallery_graphs(entry: str) -> tuple:
+    """The graphs of a gallery entry ("" for none; "NAME without mask": its score graph alone)."""
     from flexfa4 import mods
-    from flexfa4.trace import bind
+    from flexfa4.cli import machine_code
 
-    found = next(e for e in mods.GALLERY if e.name == entry.split()[0])
-    example = found(seq_len=330, heads=4, kv_heads=2, batch=2).make()
-    kinds = ("score",) if "without mask" in entry else ("score", "mask", "out")
-    return {kind: bind(example[f"{kind}_mod"], kind).graph for kind in kinds if example.get(f"{kind}_mod") is not None}
+    name, _, alone = entry.partition(" ")
+    found = (g for e in mods.GALLERY if e.name == name for g in machine_code.gallery_graphs(e))
+    return tuple(g for g in found if not alone or g.kind == "score")
 
 
 def theirs() -> dict[str, tuple[bytes, int]]:

@@ -11,9 +11,7 @@ import argparse
 import json
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
-
 
 from sm100_sass import ROOT, gallery_graphs
 
@@ -40,21 +38,15 @@ SHOWN = ("MUFU", "FMA", "ALU", "convert", "memory")
 
 def compiled(dims: tuple[int, int], entry: str):
     """(plan, cubin)."""
-    import cutlass.cute as cute
-
     from flexfa4.ir import DType
-    from flexfa4.kernels.arguments import Signature, fake_arguments
-    from flexfa4.kernels.sm90.forward import Forward
-    from flexfa4.plan import plan_forward
+    from flexfa4.plan import Signature, plan_forward
+    from flexfa4.runtime import compiler
 
-    graphs = gallery_graphs(entry) if entry else {}
-    plan = plan_forward("sm90", DType.BF16, *dims, tuple(graphs.values()))
-    dense = tuple(True for g in graphs.values() for _ in g.captures)
-    masked = "mask" in graphs
-    signature = Signature(plan, masked=masked, ordered=masked, counted=True, contiguous=dense)
-    with tempfile.TemporaryDirectory() as dumps:
-        options = f"--enable-tvm-ffi --gpu-arch sm_90a --keep-cubin --dump-dir {dumps}"
-        return plan, cute.compile(Forward(signature), *fake_arguments(signature, True), options=options).__cubin__
+    graphs = gallery_graphs(entry)
+    plan = plan_forward("sm90", DType.BF16, *dims, graphs)
+    dense = tuple(True for g in graphs for _ in g.captures)
+    masked = bool(plan.mask)
+    return plan, compiler.cubin(Signature(plan, masked=masked, ordered=masked, counted=True, contiguous=dense))
 
 
 def measure(name: str, listing: Path | None) -> dict:
