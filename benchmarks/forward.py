@@ -117,6 +117,15 @@ def sample(run: Callable, calls: int) -> float:
     return statistics.median(begin.elapsed_time(end) for begin, end in events)
 
 
+def alternated(ready: dict[str, Callable], calls: int, repeats: int) -> dict[str, float]:
+    """Name -> median milliseconds of `repeats` samples, all of them in turn."""
+    samples = {name: [] for name in ready}
+    for _ in range(repeats):
+        for name, run in ready.items():
+            samples[name].append(sample(run, calls))
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
 def host_us(run: Callable, calls: int) -> float:
     """Microseconds that a call keeps the host, median; the GPU is idle before each."""
     times = []

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from pathlib import Path
 
 import torch
-from forward import ROOT, Case, sample
+from forward import Case, ROOT, alternated
 
 from flexfa4 import create_block_mask
 from flexfa4.ir import DType
@@ -55,11 +54,7 @@ def measure(shape: tuple, queries: int, mask_name: str, repeats: int) -> dict:
     ready = {name: runner(tensors, layout, mask) for name, layout in found.items()}
     outs = [run()[0].float() for run in ready.values()]
     assert all((out - outs[0]).abs().max() < 0.02 for out in outs), "the layouts differ in what they compute"
-    samples = {name: [] for name in ready}
-    for _ in range(repeats):
-        for name, run in ready.items():
-            samples[name].append(sample(run, 9))
-    times = {name: statistics.median(values) for name, values in samples.items()}
+    times = alternated(ready, calls=9, repeats=repeats)
     return dict(ms=times, pack=found["as planned"].pack, rate=4 * batch * kv_heads * keys * DIM / times["as planned"] / 1e6)
 
 

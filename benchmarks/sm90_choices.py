@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from forward import ROOT, Case, sample
+from forward import Case, ROOT, alternated
 
 from flexfa4 import create_block_mask
 from flexfa4.ir import DType
@@ -89,11 +88,7 @@ def measure(case: Case, repeats: int, names: list[str]) -> dict:
         difference = (out.float() - first.float()).abs().max().item()
         assert difference < 0.02, f"{name} differs by {difference}"
         ready[name] = run
-    samples = {name: [] for name in ready}
-    for _ in range(repeats):
-        for name, run in ready.items():
-            samples[name].append(sample(run, 7))
-    return {name: statistics.median(values) for name, values in samples.items()}
+    return alternated(ready, calls=7, repeats=repeats)
 
 
 def main() -> None:
