@@ -24,7 +24,7 @@ from flexfa4.facts.documents import TRUE, inside
 from flexfa4.ir import Op
 from flexfa4.plan.signature import KINDS
 
-from .added import NOTHING, Added, split_root
+from .added import LAUNCH, NOTHING, ROW, Added, split_root
 from .affine import Walker, affine_terms
 from .arguments import Signature, Values
 from .bits import Words, below, bit
@@ -34,14 +34,13 @@ from .spread import Spread
 
 LOG2_E = math.log2(math.e)
 LN_2 = math.log(2.0)
-# In place of a factor of 0.
-SMALL = 1e-30
 
 
 class Hooks(Fixed):
-    """The graphs of one kernel. Makes what needs no coordinate, so build it outside staged loops."""
+    """The graphs of one kernel. Makes what needs no coordinate, so build it outside staged loops. own_rows: a thread has one row,
+    and factors of a row are kept apart from the graph like those of the launch."""
 
-    def __init__(self, signature: Signature, values: Values):
+    def __init__(self, signature: Signature, values: Values, own_rows: bool = False):
         plan = signature.plan
         self.emitters: dict[str, Emitter] = {}
         self.reads: dict[str, tuple[Read, ...]] = {}
@@ -55,7 +54,7 @@ class Hooks(Fixed):
                     self.reads["inside"] = slice_reads(self.emitters["inside"], contiguous)
         self.terms = affine_terms(self.emitters["score"]) if "score" in self.emitters else ()
         self.words = Words(self.emitters["mask"], plan.pack > 1) if "mask" in self.emitters else None
-        self.split = split_root(self.emitters["score"], self.terms) if "score" in self.emitters else None
+        self.split = split_root(self.emitters["score"], self.terms, ROW if own_rows else LAUNCH) if self.has("score") else None
 
     def has(self, kind: str) -> bool:
         return kind in self.emitters
@@ -64,21 +63,15 @@ class Hooks(Fixed):
         """What scores are multiplied by inside exp2: with a score graph they are scaled before it, and log2(e) is left. split:
         the graph's additions are kept apart (`RowHooks.added`)."""
         untouched = not self.has("score") or split and self.split.inner.op is Op.SCORE
-        rest = scale * LOG2_E if untouched else Float32(LOG2_E)
-        factor = self.factor() if split else None
-        return rest if factor is None else rest * factor
+        return _scaled(scale * LOG2_E if untouched else Float32(LOG2_E), self.factor() if split else None)
 
     def factor(self) -> Float32 | None:
-        """What the graph multiplies all scores by, where that is kept apart; not 0, which would make NaN of what is hidden."""
-        if self.split is None or self.split.factor is None:
-            return None
-        value = Float32(self.emitters["score"].launch.value_of(self.split.factor))
-        return select((value < SMALL) & (value > -SMALL), Float32(SMALL), value, Float32)
+        """What the graph multiplies all scores by, where that is kept apart."""
+        return self.split.factor(self.emitters["score"].launch) if self.split else None
 
     def hidden(self) -> Float32:
         """A score that `softmax_scale(..., split=True)` makes -inf."""
-        factor = self.factor()
-        return Float32(-math.inf) if factor is None else -factor * math.inf
+        return _hidden(self.factor())
 
     def tile(self, b: Int32, h: Int32 | None) -> "TileHooks":
         """What depends on the batch, and the head where the tile has one."""
@@ -131,6 +124,19 @@ class RowHooks(Fixed):
         step = sum((self._walker.steps[k] * (sign * LOG2_E) for sign, k in self._split.walked), Float32(0.0))
         return Added(begin, step, area.columns)
 
+    def factor(self, i: int = 0) -> Float32 | None:
+        """`Hooks.factor` of a row."""
+        return self._split.factor(self._rows["score"][i]) if self._split else None
+
+    def exponent_scale(self, scale: Float32, i: int = 0) -> Float32:
+        """`Hooks.softmax_scale(scale, split=True)` of a row."""
+        untouched = self._split is None or self._split.inner.op is Op.SCORE
+        return _scaled(scale * LOG2_E if untouched else Float32(LOG2_E), self.factor(i))
+
+    def hidden(self, i: int = 0) -> Float32:
+        """A score that `exponent_scale` makes -inf."""
+        return _hidden(self.factor(i))
+
     def score(self, fragment: cute.Tensor, columns: Sequence[Int32], scale: Float32, area: Area | None = None,
               slices: Sequence[Stretch] = (), split: bool = False) -> None:
         """fragment[i, j] = score graph(fragment[i, j] * scale) in place; nothing without a score graph. area: where the offsets
@@ -141,7 +147,7 @@ class RowHooks(Fixed):
         emitter, tile, rows = self._emitters["score"], self._tiles["score"], self._rows["score"]
         walks = self._walker is not None and area is not None
         scaled = self._split.scaled if split else None
-        product = scale * Float32(emitter.launch.value_of(scaled[1])) if scaled else None
+        products = [scale * Float32(row.value_of(scaled[1])) for row in rows] if scaled else []
         if walks:
             first = tile.inner(kv=columns[0])
             starts = [self._walker.start(emitter, row, first) for row in rows]
@@ -151,7 +157,7 @@ class RowHooks(Fixed):
                 known = self._walker.known(starts[i], area.columns[j]) if walks else {}
                 known |= _of_element(slices, i, j)
                 if scaled:
-                    known[scaled[0]] = fragment[i, j] * product
+                    known[scaled[0]] = fragment[i, j] * products[i]
                 scope = emitter.join(row, column, known=known, score=fragment[i, j] * scale)
                 fragment[i, j] = Float32(scope.value_of(self._split.inner) if split else scope.value())
 
@@ -170,11 +176,11 @@ class RowHooks(Fixed):
                 seen = Boolean(emitter.join(row, column, known=_of_element(slices, i, j)).value()) & exists
                 fragment[i, j] = select(seen, fragment[i, j], Float32(hidden), Float32)
 
-    def mask_run(self, fragment: cute.Tensor, first: Int32, present: Int32, spread: Spread) -> None:
+    def mask_run(self, fragment: cute.Tensor, first: Int32, present: Int32, spread: Spread, hidden: float | Float32) -> None:
         """`mask` of one row, keys first, first + 1, ..., of which `present` exist; at most 32."""
         seen = self._seen_of_run(first, present, spread)
         for j in range(cute.size(fragment)):
-            fragment[0, j] = select(seen(j), fragment[0, j], Float32(-math.inf), Float32)
+            fragment[0, j] = select(seen(j), fragment[0, j], Float32(hidden), Float32)
 
     def _seen_of_run(self, first: Int32, present: Int32, spread: Spread) -> Callable[[int], Boolean]:
         if self._words is None:
@@ -204,6 +210,14 @@ class RowHooks(Fixed):
             column = tile.inner(d=d)
             for i, row in enumerate(rows):
                 fragment[i, j] = Float32(self._emitters["out"].join(row, column, out=fragment[i, j]).value())
+
+
+def _scaled(value: Float32, factor: Float32 | None) -> Float32:
+    return value if factor is None else value * factor
+
+
+def _hidden(factor: Float32 | None) -> Float32:
+    return Float32(-math.inf) if factor is None else -factor * math.inf
 
 
 def _of_column(slices: Sequence[Stretch], j: int) -> dict:

@@ -72,6 +72,12 @@ class Hoisted:
         return "\n".join(lines)
 
 
+def element_operations(root: Node) -> int:
+    """Operations below a node that are computed for every element, or for every column."""
+    depends = axes(root)
+    return sum(n.op not in LEAVES and level(on) in (Level.COLUMN, Level.ELEMENT) for n, on in depends.items())
+
+
 def hoist(graph: Graph) -> Hoisted:
     """Every operation of the graph at the level where it is computed. `print(hoist(graph))` tells it in words."""
     depends = axes(graph.root)

@@ -238,7 +238,19 @@ def times(factor: float) -> Callable:
     return lambda score, b, h, q, kv: captured * torch.sin(score) - 0.01 * q
 
 
+def gains(score, b, h, q, kv):
+    """Factors of a head and of a row, of both signs and 0; a row with no score above -inf; a slope."""
+    return score * HEAD_GAINS[h] * ROW_GAINS[q] + LIFTS[q] + HEAD_GAINS[h] * (0.125 * (kv - q))
+
+
+def gains_alone(score, b, h, q, kv):
+    return score * HEAD_GAINS[h] * ROW_GAINS[q] + LIFTS[q]
+
+
 RAMP = torch.linspace(-2, 2, 400)
+HEAD_GAINS = torch.tensor([1.5, -0.75, 0.0, -2.0])
+ROW_GAINS = torch.linspace(-1, 1.2, 300)
+LIFTS = torch.where(torch.arange(300) % 11 == 3, -torch.inf, torch.linspace(-20, 20, 300))
 CASES = [
     Case("plain"),
     Case("plain, few CTAs", workers=2),
@@ -273,6 +285,8 @@ CASES = [
     Case("a negative factor", (200, 200), score_mod=times(-3.0), mask_mod=mods.causal_mask),
     Case("a factor of zero", (200, 300), score_mod=times(0.0), mask_mod=upper_half, workers=1),
     Case("a factor of the score alone", (200, 200), score_mod=lambda s, b, h, q, kv: s * -0.5, mask_mod=mods.causal_mask),
+    Case("factors and additions of rows", (300, 300), (4, 2), (64, 64), score_mod=gains, mask_mod=upper_half, workers=3),
+    Case("factors of rows", (300, 300), (4, 2), (64, 64), score_mod=gains_alone, mask_mod=upper_half, workers=3),
     Case("one key far above, D=64", (200, 420), score_mod=one_key_above, dims=(64, 64), mask_mod=seldom),
     *gallery(),
 ]

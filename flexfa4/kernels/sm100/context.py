@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32
-
-from flexfa4.ir import Graph
-from flexfa4.plan import Level, hoist
 
 from ..arguments import Signature, Values
 from ..carried import Fixed
@@ -19,16 +15,6 @@ from ..walk import Place, WorkItem, place_of
 from .barriers import Barriers
 from .scheduler import Scheduler
 from .shapes import Shapes
-
-
-# Operations of a graph for each element, in 128 copies; an instruction has 16 bytes.
-MOST_UNROLLED = 7
-
-
-def element_operations(graph: Graph) -> int:
-    placed = hoist(graph)
-    return placed.count(Level.ELEMENT) + placed.count(Level.COLUMN)
-
 
 @dataclass(frozen=True)
 class Operand(Fixed):
@@ -74,19 +60,6 @@ class Context(Fixed):
     @property
     def tiles(self):
         return self.shapes.tiles
-
-    @cached_property
-    def score_in_registers(self) -> bool:
-        """Whether the score graph runs on a row of S in registers, on tiles without hidden keys: not where the graph is so long
-        that 128 copies of it fill the instruction cache."""
-        graph = self.signature.graphs[0]
-        return graph is not None and element_operations(graph) <= MOST_UNROLLED
-
-    @cached_property
-    def edit_columns(self) -> int:
-        """Columns of S at a time where the graphs run in a loop: fewer where they need more registers for each."""
-        operations = sum(element_operations(graph) for graph in self.signature.graphs[:2] if graph is not None)
-        return 32 if operations <= MOST_UNROLLED else 16
 
     @property
     def q_len(self) -> Int32:

@@ -97,7 +97,7 @@ class Correction(Fixed):
         factor, lse = Float32(0.0), -Float32.inf
         if row_max != -Float32.inf:
             factor = cute.arch.rcp_approx(row_sum)
-            lse = (row_max * hooks.softmax_scale(ctx.scale) + cute.math.log2(row_sum, fastmath=True)) * LN_2
+            lse = (row_max + cute.math.log2(row_sum, fastmath=True)) * LN_2
         barriers.out_empty.wait(i, out_parity)
         place = ctx.place(item)
         row = ctx.row(place, i, self.thread)

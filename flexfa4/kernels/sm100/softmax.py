@@ -2,10 +2,14 @@
 
 The row maximum that scores are measured from moves only when it would grow by more than `rescale_tau` (in log2): P stays below
 2**tau, and O need not be rescaled. The sums are of the same exponentials, so the final division makes the result exact.
+
+What a score graph adds to the score and multiplies it by is not computed in it: additions come with the scale, before the maximum
+(`additions.py`), and what is the same for a row goes into the exponent.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import cutlass
@@ -13,23 +17,29 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32
 from cutlass.cute.nvgpu import tcgen05
 
+from flexfa4.ir import Op
+from flexfa4.plan.hoist import element_operations
+
 from ..exp2 import exp2_packed
 from ..carried import Carried, Fixed
 from ..hooks import Hooks, RowHooks
 from ..spread import Spread
 from ..walk import Place
+from .additions import Additions
 from .context import Context
 from .scheduler import following
 
 WARP = 32
 LOAD_COLUMNS = 32  # of S in one tcgen05.ld
 STORE_COLUMNS = 32  # of P in one tcgen05.st, in 16 words
+# Operations of a graph for each element that 128 copies are made of; an instruction has 16 bytes.
+MOST_UNROLLED = 7
 
 
 @dataclass(frozen=True)
 class State(Carried):
     """What a thread carries from tile to tile. s_parity, empty_parity: of the next s_full and scale_empty; row_max: what scores
-    are measured from, unscaled; row_sum: of the exponentials so far."""
+    are measured from, in log2; row_sum: of the exponentials so far."""
 
     s_parity: Int32
     empty_parity: Int32
@@ -42,12 +52,31 @@ class State(Carried):
 
 
 @dataclass(frozen=True)
+class Edits(Fixed):
+    """How the graphs run. scored: the score graph has more than additions and factors. in_registers: it runs, and additions are
+    made, on a row of S in registers on tiles without hidden keys: not where it is so long that 128 copies of it fill the
+    instruction cache. columns: of S at a time where graphs run in a loop: fewer where they need more registers for each."""
+
+    scored: bool
+    in_registers: bool
+    columns: int
+
+    @staticmethod
+    def of(hooks: Hooks) -> Edits:
+        score = element_operations(hooks.split.inner) if hooks.split else 0
+        mask = element_operations(hooks.emitters["mask"].graph.root) if hooks.has("mask") else 0
+        scored = hooks.split is not None and hooks.split.inner.op is not Op.SCORE
+        return Edits(scored, score <= MOST_UNROLLED, 32 if score + mask <= MOST_UNROLLED else 16)
+
+
+@dataclass(frozen=True)
 class Row(Fixed):
     """What a thread needs of its row. scale: of the scores inside exp2; place: of the work item."""
 
     hooks: RowHooks
     scale: Float32
     place: Place
+    edits: Edits
 
 
 @dataclass(frozen=True)
@@ -61,7 +90,8 @@ class Softmax(Fixed):
     @cute.jit
     def run(self):
         ctx, scheduler, barriers = self.ctx, self.ctx.scheduler, self.ctx.barriers
-        hooks = Hooks(ctx.signature, ctx.values)
+        hooks = Hooks(ctx.signature, ctx.values, own_rows=True)
+        edits = Edits.of(hooks)
         state = State(Int32(0), Int32(1), Float32(0.0), Float32(0.0))
         at = scheduler.first()
         while scheduler.busy(at):
@@ -69,7 +99,7 @@ class Softmax(Fixed):
             runs = scheduler.runs(item)
             place = ctx.place(item)
             rows = ctx.row_hooks(hooks, item, ctx.row(place, self.q_tile, self.thread))
-            row = Row(rows, hooks.softmax_scale(ctx.scale), place)
+            row = Row(rows, rows.exponent_scale(ctx.scale), place, edits)
             any_tile = runs.valid
             state = state.restarted()
             while runs.valid:
@@ -93,27 +123,37 @@ class Softmax(Fixed):
         # Not right before the factor is written: exponentials would be moved up to before the wait, more than registers hold.
         barriers.scale_empty.wait(self.q_tile, state.empty_parity)
         state = replace(state, s_parity=state.s_parity ^ 1)
-        if cutlass.const_expr(ctx.score_in_registers):
+        first = row.place.kv_begin + tile * ctx.tiles.kv_tile
+        added = Additions.of(row.hooks, first, ctx.tiles.kv_tile)
+        edits = row.edits.scored or added.by_column
+        if cutlass.const_expr(edits and row.edits.in_registers):
+            # Two copies of the step: with one, scores that come from two places are moved, and registers are spilled.
             if hidden:
-                self.edit_in_place(row, tile, True)
-                state = self.softmax(self.load_s(), row, state)
+                self.edit_in_place(row, first, added, True)
+                state = self.softmax(self.load_s(), row, added, state)
             else:
                 s = self.load_s()
-                row.hooks.score(s, columns_from(row.place.kv_begin + tile * ctx.tiles.kv_tile, ctx.tiles.kv_tile), ctx.scale)
-                state = self.softmax(s, row, state)
+                self.edit(s, row, first, added, 0)
+                state = self.softmax(s, row, added, state)
         else:
             if hidden:
-                self.edit_in_place(row, tile, True)
-            elif cutlass.const_expr(ctx.signature.plan.score != ""):
-                self.edit_in_place(row, tile, False)
-            state = self.softmax(self.load_s(), row, state)
+                self.edit_in_place(row, first, added, True)
+            elif cutlass.const_expr(edits):
+                self.edit_in_place(row, first, added, False)
+            state = self.softmax(self.load_s(), row, added, state)
         return state
 
+    def edit(self, s: cute.Tensor, row: Row, first: Int32, added: Additions, offset) -> None:
+        """The score graph and additions by column on a piece of a tile. first: its first key; offset: columns before it."""
+        row.hooks.score(s, columns_from(first, cute.size(s)), self.ctx.scale, split=True)
+        if added.by_column:
+            added.add(s, row.scale, offset)
+
     @cute.jit
-    def edit_in_place(self, row: Row, tile: Int32, hidden: cutlass.Constexpr):
+    def edit_in_place(self, row: Row, tile_first: Int32, added: Additions, hidden: cutlass.Constexpr):
         """Runs the graphs on S in tensor memory, a few columns at a time in a loop: little code and few registers, for tiles that
-        are rare or graphs that are long. hidden: keys that the mask hides, or that do not exist, get -inf."""
-        width, count = self.ctx.tiles.kv_tile, self.ctx.edit_columns
+        are rare or graphs that are long. hidden: keys that the mask hides, or that do not exist, get what becomes -inf."""
+        width, count = self.ctx.tiles.kv_tile, row.edits.columns
         t_s = self.ctx.shapes.s(self.q_tile)
         load, store = (self.copy(t_s, op, count) for op in (tcgen05.Ld32x32bOp, tcgen05.St32x32bOp))
         for chunk in cutlass.range(width // count, unroll=1):
@@ -121,11 +161,11 @@ class Softmax(Fixed):
             part = first_columns(t_s, offset, count)
             r_s = load_columns(load, part)
             s = cute.make_tensor(r_s.iterator, cute.make_layout((1, count)))
-            first = row.place.kv_begin + tile * width + offset
-            columns = columns_from(first, count)
-            row.hooks.score(s, columns, self.ctx.scale)
+            first = tile_first + offset
+            self.edit(s, row, first, added, offset)
             if cutlass.const_expr(hidden):
-                row.hooks.mask_run(s, first, row.place.kv_end - first, self.spread(count))
+                value = -math.inf if added.by_column else row.hooks.hidden()
+                row.hooks.mask_run(s, first, row.place.kv_end - first, self.spread(count), value)
             cute.copy(store, r_s, store.partition_D(part))
         cute.arch.fence_view_async_tmem_store()
 
@@ -136,11 +176,15 @@ class Softmax(Fixed):
         return Spread(cute.make_tensor(words.align(16), cute.make_layout(WARP)), count)
 
     @cute.jit
-    def softmax(self, s: cute.Tensor, row: Row, state: State) -> State:
+    def softmax(self, s: cute.Tensor, row: Row, added: Additions, state: State) -> State:
         """Exponentials of a row of scores to P, its statistics to the correction warpgroup."""
-        row_max, factor = self.move_max(state.row_max, max_of(s), row.scale)
+        if cutlass.const_expr(added.by_column):
+            top = max_of(s)
+        else:
+            top = scaled_max(s, row.scale, row.hooks.factor() is not None)
+        row_max, factor = self.move_max(state.row_max, added.of_row(top))
         state = self.hand_over(replace(state, row_max=row_max), factor)
-        total = self.write_p(s, row.scale, -finite(row_max) * row.scale)
+        total = self.write_p(s, None if added.by_column else row.scale, added.of_row(-finite(row_max)))
         return replace(state, row_sum=state.row_sum * factor + total)
 
     def hand_over(self, state: State, factor: Float32) -> State:
@@ -163,19 +207,19 @@ class Softmax(Fixed):
         return cute.make_tensor(r_s.iterator, cute.make_layout((1, self.ctx.tiles.kv_tile)))
 
     @cute.jit
-    def move_max(self, old: Float32, tile_max: Float32, scale: Float32):
+    def move_max(self, old: Float32, tile_max: Float32):
         """(the maximum to measure from, the factor for what was measured from the old one)."""
         new = cute.arch.fmax(old, tile_max)
-        moved = (old - finite(new)) * scale
+        moved = old - finite(new)
         factor = cute.math.exp2(moved, fastmath=True)
         if moved >= -self.ctx.tiles.rescale_tau:
             new = old
             factor = Float32(1.0)
         return new, factor
 
-    def write_p(self, s: cute.Tensor, scale: Float32, offset: Float32) -> Float32:
-        """s becomes exp2(s * scale + offset); P, which is s rounded, goes to tensor memory and is announced in two parts. Returns
-        the sum of s: of the first part while the exponentials of the second are under way."""
+    def write_p(self, s: cute.Tensor, scale: Float32 | None, offset: Float32) -> Float32:
+        """s becomes exp2(s * scale + offset), scale None for 1; P, which is s rounded, goes to tensor memory and is announced in two
+        parts. Returns the sum of s: of the first part while the exponentials of the second are under way."""
         barriers, tiles = self.ctx.barriers, self.ctx.tiles
         early = tiles.early_p or tiles.kv_tile
         self.write_columns(s, scale, offset, 0, early)
@@ -187,7 +231,7 @@ class Softmax(Fixed):
             sums = sums.add(s, early, tiles.kv_tile)
         return sums.total()
 
-    def write_columns(self, s: cute.Tensor, scale: Float32, offset: Float32, begin: int, end: int) -> None:
+    def write_columns(self, s: cute.Tensor, scale: Float32 | None, offset: Float32, begin: int, end: int) -> None:
         """Columns begin .. end - 1 of P."""
         shapes = self.ctx.shapes
         t_p = shapes.p(self.q_tile)
@@ -198,7 +242,10 @@ class Softmax(Fixed):
         p = cute.make_tensor(cute.recast_ptr(words.iterator, dtype=shapes.dtype), cute.make_layout(cute.size(s)))
         for first in range(begin, end, STORE_COLUMNS):
             for j in range(first, first + STORE_COLUMNS, 2):
-                pair = cute.arch.fma_packed_f32x2((s[j], s[j + 1]), (scale, scale), (offset, offset), rnd="rn")
+                if scale is None:
+                    pair = _add((s[j], s[j + 1]), (offset, offset))
+                else:
+                    pair = cute.arch.fma_packed_f32x2((s[j], s[j + 1]), (scale, scale), (offset, offset), rnd="rn")
                 s[j], s[j + 1] = self.exponentials(j // 2, *pair)
             part(p, first).store(part(s, first).load().to(shapes.dtype))
             chunk = first // STORE_COLUMNS
@@ -237,12 +284,30 @@ def load_columns(copy, part: cute.Tensor) -> cute.Tensor:
     return fragment
 
 
+@cute.jit
+def scaled_max(s: cute.Tensor, scale: Float32, signed: cutlass.Constexpr) -> Float32:
+    """The largest s * scale. signed: scale may be negative."""
+    top = Float32(0.0)
+    if cutlass.const_expr(signed):
+        if scale < 0.0:
+            top = extreme_of(s, cute.arch.fmin)
+        else:
+            top = max_of(s)
+    else:
+        top = max_of(s)
+    return top * scale
+
+
 def max_of(s: cute.Tensor) -> Float32:
+    return extreme_of(s, cute.arch.fmax)
+
+
+def extreme_of(s: cute.Tensor, further) -> Float32:
     """Four chains, which the compiler makes three-input maxima of."""
     chains = [s[j] for j in range(4)]
     for j in range(4, cute.size(s)):
-        chains[j % 4] = cute.arch.fmax(chains[j % 4], s[j])
-    return cute.arch.fmax(cute.arch.fmax(chains[0], chains[1]), cute.arch.fmax(chains[2], chains[3]))
+        chains[j % 4] = further(chains[j % 4], s[j])
+    return further(further(chains[0], chains[1]), further(chains[2], chains[3]))
 
 
 class Sums:
