@@ -1,16 +1,20 @@
 """The Blackwell forward in the emulator against dense float64 attention, over a grid of calls; no GPU.
 
-    python benchmarks/sm100_grid.py [PART ...]     writes results/sm100_grid.{json,md}
+    python benchmarks/sm100_grid.py [PART[:SLICE] ...]     writes results/sm100_grid.{json,md}
 
 Parts: cases (the situations of tests/cases by file name), lengths (head dims, types and masks at lengths from 1 to 600 around
-tile edges), graphs (random integer graphs as masks), forward (the cases of tests/kernels/forward_emulated.py: the gallery,
-splits, packed heads, schedulers, output graphs, rows without keys). Every call runs with several seeds and completion policies.
-"out": the largest error over the rounding of P and of the output to the inputs' type, which is its bound; "lse": the largest
-error over the bound of the exponentials. Minutes on two cores."""
+tile edges), graphs (random integer graphs as masks), scores (random graphs as score edits), forward (the cases of
+tests/kernels/forward_emulated.py: the gallery, splits, packed heads, schedulers, output graphs, rows without keys). Every call
+runs with several seeds and completion policies. A part alone begins its rows anew; with the number of one of its slices, of a few
+minutes each, those calls are added to the rows that are there.
+"out": the largest error over its bound, the rounding of P and of the output to the inputs' type and, of a score graph, what its
+arithmetic in float32 may move (`tests/kernels/sm100_grid.py`, `conditioning`); "lse": the same of the logarithm, whose bound is
+that of the exponentials."""
 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -19,10 +23,11 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "sm100_grid"
 KERNELS = ROOT / "tests" / "kernels"
 SHARES = 4
-RUNS = {
+PARTS = {
     "cases": [("sm100_grid.py", "cases")],
     "lengths": [("sm100_grid.py", "lengths", f"{i}/{SHARES}") for i in range(SHARES)],
     "graphs": [("sm100_grid.py", "graphs", "12", str(seed)) for seed in range(2)],
+    "scores": [("sm100_grid.py", "scores", "12", str(seed)) for seed in range(3)],
     "forward": [("forward_emulated.py", "sm100", f"{i}/{SHARES}") for i in range(SHARES)],
 }
 OUT_BOUND = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -36,31 +41,43 @@ def rows_of(script: str, *words: str) -> list[dict]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def summary(rows: list[dict]) -> dict:
-    ran = [row for row in rows if "not_covered" not in row]
-    return dict(
-        calls=len({row["case"] for row in ran}), runs=len(ran), findings=sum(len(row["findings"]) for row in ran),
-        out=max(row["out"] / (OUT_BOUND[row["half"]] * row["largest"]) for row in ran),
-        lse=max(row["lse"] / (LSE_BOUND + 2.0**-22 * row["largest_lse"]) for row in ran),
-        not_covered={row["case"]: row["not_covered"] for row in rows if "not_covered" in row},
-        each={row["case"]: round(row["out"] / row["largest"], 6) for row in ran},
-    )  # fmt: skip
+def each(rows: list[dict]) -> dict[str, list]:
+    """Of every call: runs, findings, largest error of the output and of the logarithm over their bounds; or why it is not
+    covered."""
+    found: dict[str, list] = {row["case"]: [row["not_covered"]] for row in rows if "not_covered" in row}
+    for row in rows:
+        if "not_covered" not in row:
+            runs, findings, out, lse = found.get(row["case"], [0, 0, 0.0, 0.0])
+            out = max(out, share(row["out"], OUT_BOUND[row["half"]] * row["largest"]))
+            lse = max(lse, share(row["lse"], LSE_BOUND + 2.0**-22 * row["largest_lse"]))
+            found[row["case"]] = [runs + 1, findings + len(row["findings"]), out, lse]
+    return found
+
+
+def share(error: float, bound: float) -> float:
+    return round(error / bound, 3) if bound else math.inf if error else 0.0
 
 
 def table(found: dict[str, dict]) -> str:
     lines = ["| part | calls | runs | findings | out, of its bound | lse, of its bound |", "|---|--:|--:|--:|--:|--:|"]
-    lines += [f"| {part} | {f['calls']} | {f['runs']} | {f['findings']} | {f['out']:.2f} | {f['lse']:.2f} |"
-              for part, f in found.items()]  # fmt: skip
+    for part, calls in found.items():
+        runs, findings, out, lse = zip(*(call for call in calls.values() if len(call) == 4))
+        lines.append(f"| {part} | {len(runs)} | {sum(runs)} | {sum(findings)} | {max(out):.2f} | {max(lse):.2f} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     path = RESULTS.with_suffix(".json")
     found = json.loads(path.read_text()) if path.exists() else {}
-    for part in sys.argv[1:] or RUNS:
-        found[part] = summary([row for words in RUNS[part] for row in rows_of(*words)])
-        path.write_text(json.dumps(found, indent=1) + "\n")
-    RESULTS.with_suffix(".md").write_text(table(found) + "\n")
+    for word in sys.argv[1:] or PARTS:
+        part, _, i = word.partition(":")
+        made = each([row for words in ([PARTS[part][int(i)]] if i else PARTS[part]) for row in rows_of(*words)])
+        found[part] = found.get(part, {}) | made if i else made
+        found = {part: found[part] for part in PARTS if part in found}
+        lines = [f"{json.dumps(part)}: {{\n" + ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in calls.items()) + "\n}"
+                 for part, calls in found.items()]  # fmt: skip
+        path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        RESULTS.with_suffix(".md").write_text(table(found) + "\n")
     print(table(found))
 
 

@@ -74,6 +74,12 @@ def test_a_load_into_a_wider_register_extends_by_its_type():
         assert (got == extended).all(), kind
 
 
+def test_a_store_from_a_wider_register_takes_the_low_bits(numbers):
+    a, b = numbers
+    wide = "mov.b64 %rd5, {%r1, %r2}; st.global.b32 [%rd1], %rd5; ld.global.b32 %r20, [%rd1];"
+    assert (lanewise(wide, a, b) == a).all()
+
+
 def test_local_memory_is_of_each_thread(numbers):
     a, b = numbers
     body = """.local .align 16 .b8 depot[16]; .reg .b64 %SP; .reg .b64 %SPL;

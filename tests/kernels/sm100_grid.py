@@ -3,6 +3,7 @@
     sm100_grid.py cases [NAME ...]   the situations of tests/cases, by file name; float32 and float64 ones in bfloat16
     sm100_grid.py lengths i/n        a share of head dims, types and masks, each at many pairs of lengths around tile edges
     sm100_grid.py graphs COUNT SEED  random integer graphs as masks
+    sm100_grid.py scores COUNT SEED  random graphs of floats and integers as score edits, every other one under a causal mask
 
 Each call runs with several seeds and completion policies. Prints one JSON list, a row a run as forward_emulated's, and rows
 (case, not_covered) for calls that the kernel does not take."""
@@ -12,7 +13,9 @@ import io
 import json
 import sys
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from typing import Callable
 
 PART, *WANTED = sys.argv[1:]
 sys.argv = [sys.argv[0], "sm100"]
@@ -20,11 +23,13 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 import conftest  # noqa: E402, F401
 import forward_emulated as emulated  # noqa: E402
+import conditioning  # noqa: E402
 import torch  # noqa: E402
 from forward_emulated import Case, NotCovered  # noqa: E402
 
 from flexfa4 import mods  # noqa: E402
 from flexfa4.ir import DType, Op  # noqa: E402
+from flexfa4.ir.text import show  # noqa: E402
 
 HALVES = (torch.bfloat16, torch.float16)
 EDGES = (1, 2, 63, 64, 65, 96, 127, 128, 129, 200, 255, 256, 257, 300, 383, 384, 385, 511, 512, 513, 600)
@@ -84,33 +89,106 @@ def lengths(share: str) -> list[dict]:
     return rows
 
 
-def graphs(count: int, seed: int) -> list[dict]:
-    """Integer graphs alone: their arithmetic is exact, and a mask is the same mask or another one."""
+def drawn(kind: str, count: int, seed: int, take: Callable, **options) -> list:
+    """What `take` makes of random graphs, `count` different ones that it takes: it returns None for others."""
     import random_graphs
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import seed as seeded
 
-    integers = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.MOD, Op.MIN, Op.MAX, Op.AND, Op.OR, Op.XOR, Op.NOT, Op.SHR,
-                          Op.LT, Op.LE, Op.EQ, Op.NE, Op.WHERE, Op.NEG, Op.ABS, Op.SIGN})
-    strategy = random_graphs.cases("mask", ops=integers, dtypes=(DType.I64, DType.I32, DType.BOOL), specials=False, in_range=True,
-                                   static_operands=True, float_to_int=False, max_ops=14)
-    found = []
+    found: dict[str, object] = {}
 
     @seeded(seed)
-    @settings(max_examples=100 + 20 * count, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-    @given(strategy)
+    @settings(max_examples=100 + 100 * count, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck),
+              deadline=None)
+    @given(random_graphs.cases(kind, specials=False, in_range=True, static_operands=True, float_to_int=False, **options))
     def gather(made):
-        visible = table(made.bound)
-        if len(found) < count and 0.02 < visible.double().mean() < 0.98:
-            found.append((made.bound, visible))
+        text = show(made.bound.graph)
+        if len(found) < count and text not in found and (taken := take(made.bound)) is not None:
+            found[text] = taken
 
     gather()
+    assert len(found) == count, f"{len(found)} of {count} graphs"
+    return list(found.values())
+
+
+def graphs(count: int, seed: int) -> list[dict]:
+    """Integer graphs alone: their arithmetic is exact, and a mask is the same mask or another one."""
+    integers = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.MOD, Op.MIN, Op.MAX, Op.AND, Op.OR, Op.XOR, Op.NOT, Op.SHR,
+                          Op.LT, Op.LE, Op.EQ, Op.NE, Op.WHERE, Op.NEG, Op.ABS, Op.SIGN, Op.LOAD})
+
+    def take(bound):
+        visible = table(bound)
+        return (bound, visible) if 0.02 < visible.double().mean() < 0.98 else None
+
     rows = []
-    for i, (bound, visible) in enumerate(found):
+    masks = drawn("mask", count, seed, take, ops=integers, dtypes=(DType.I64, DType.I32, DType.BOOL), max_ops=14)
+    for i, (bound, visible) in enumerate(masks):
         case = Case(f"graph {seed}.{i}", (Q_LEN, KV_LEN), (4, 2), ((64, 64), (128, 128))[i % 2], 2,
                     mask_mod=lambda b, h, q, kv, visible=visible: visible[b, h, q, kv])
         rows += emulated.run_on(case, emulated.inputs(case), [None, bound, None])
     return rows
+
+
+def scores(count: int, seed: int) -> list[dict]:
+    """Score edits of which `Scored.fit`: what their arithmetic explains must leave other faults to be seen."""
+    def take(bound):
+        for i in range(2):
+            try:
+                made = Scored(bound, i)
+            except conditioning.Unsure:
+                return None
+            if not made.fit():
+                return None
+        return bound
+
+    rows = []
+    dtypes = DType.F32, DType.I64, DType.I32, DType.BOOL
+    for i, bound in enumerate(drawn("score", count, seed, take, ops=conditioning.OPS, dtypes=dtypes, max_ops=14)):
+        made = Scored(bound, i)
+        bounds = [bound, made.case.mask_mod and emulated.bind(made.case.mask_mod, "mask"), None]
+        rows += emulated.run_on(replace(made.case, name=f"score {seed}.{i}"), made.inputs, bounds, made.explained)
+    return rows
+
+
+class Scored:
+    """A score graph in a call, the i-th: head dims and mask differ. explained: see `emulated.run_on`."""
+
+    def __init__(self, bound, i: int):
+        mask = mods.causal_bottom_right(Q_LEN, KV_LEN) if i % 2 else None
+        self.case = Case("", (Q_LEN, KV_LEN), (4, 2), ((64, 64), (128, 128))[i % 2], 2, mask_mod=mask)
+        self.inputs = q, k, v = emulated.inputs(self.case)
+        wide = [t.double() for t in (q, k, v)]
+        kt, self.v = wide[1].repeat_interleave(2, 1).transpose(-1, -2), wide[2].repeat_interleave(2, 1)
+        scale = self.case.dims[0] ** -0.5
+        leaves = {Op.SCORE: wide[0] @ kt * scale}
+        for axis, op in enumerate((Op.B, Op.H, Op.Q, Op.KV)):
+            shape = [1] * axis + [-1] + [1] * (3 - axis)
+            leaves[op] = torch.arange(leaves[Op.SCORE].shape[axis]).view(shape)
+        sum_error = wide[0].abs() @ kt.abs() * (scale * 2.0**-22)
+        self.found = conditioning.evaluate(bound, leaves, sum_error)
+        self.scores = self.found.value.expand(leaves[Op.SCORE].shape)
+        self.case = replace(self.case, score_mod=lambda s, b, h, q, kv: self.scores[b, h, q, kv])
+
+    def fit(self) -> bool:
+        """Whether the scores are finite and differ within rows, and what is explained is no more than rounding."""
+        scores, (out, lse) = self.scores, self.explained
+        if not (scores.isfinite().all() and scores.abs().max() < 500 and lse.max() < 0.1):
+            return False
+        differ = (scores.amax(-1) - scores.amin(-1)).mean() > 0.05
+        return bool(differ and out.max() <= 2.0**-8 * (self.weights @ self.v.abs()).max())
+
+    @cached_property
+    def weights(self) -> torch.Tensor:
+        mask = self.case.mask_mod
+        hidden = ~emulated.reference.dense_mask(mask, self.scores.shape) if mask else torch.tensor(False)
+        return torch.softmax(self.scores.masked_fill(hidden, float("-inf")), -1).nan_to_num(0.0)
+
+    @cached_property
+    def explained(self) -> tuple:
+        """A score that is moved by d moves its weight w by w d; what is of second order is an eighth of that for d up to 0.1."""
+        moved = 1.125 * self.weights * (self.found.error + 2.0**-22 * self.scores.abs())
+        sizes = self.v.abs()
+        return moved @ sizes + moved.sum(-1, keepdim=True) * (self.weights @ sizes), moved.sum(-1)
 
 
 Q_LEN, KV_LEN = 150, 300
@@ -127,5 +205,5 @@ def table(bound) -> torch.Tensor:
 
 if __name__ == "__main__":
     made = {"cases": lambda: situations(WANTED), "lengths": lambda: lengths(WANTED[0]),
-            "graphs": lambda: graphs(*map(int, WANTED))}[PART]()  # fmt: skip
+            "graphs": lambda: graphs(*map(int, WANTED)), "scores": lambda: scores(*map(int, WANTED))}[PART]()  # fmt: skip
     print("\n" + json.dumps(made))

@@ -45,6 +45,13 @@ def test_random_graphs_agree_with_the_interpreter():
     check(rows)
 
 
+def test_random_score_graphs_agree_with_float64():
+    """Beyond what their arithmetic explains (`conditioning.py`)."""
+    rows = rows_of("scores", "4", "1")
+    assert len({row["case"] for row in rows}) == 4
+    check(rows)
+
+
 @pytest.mark.slow
 def test_every_situation_agrees_with_float64():
     rows = rows_of("cases")

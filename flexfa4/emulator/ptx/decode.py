@@ -98,7 +98,7 @@ class Decoder:
         self.local_bytes = 0
         self.shared_bytes = max((o + n for o, n in self.shared.values()), default=0)
         self.params = {p.name: p.offset for p in kernel.parameters}
-        self.line, self.loc = 0, None
+        self.line, self.loc, self.stores = 0, None, False
         self.encoders = {
             "d": self._dst1,
             "D": self._dst2,
@@ -180,7 +180,8 @@ class Decoder:
     def _src1(self, t, out):
         found = self.cache[-1].get(t)
         if found is not None:
-            if found[1] != 1:
+            # PTX, "Operand Size Exceeding Instruction-Type Size": a store takes the low bits, which are the first row.
+            if found[1] != 1 and not (self.stores and found[1] == 2):
                 raise _Form(f"register {t} has the wrong width")
             out.append(found[0])
         else:
@@ -319,7 +320,7 @@ class Decoder:
             rows = self.table.get(name)
             if rows is None:
                 raise UnknownInstruction(f"line {self.line}: no handler for {full!r}: {text}")
-        why = []
+        why, self.stores = [], name.startswith("st.")
         for number, tokens in rows:
             if len(tokens) != len(operands):
                 continue
