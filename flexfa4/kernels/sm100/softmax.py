@@ -218,8 +218,8 @@ class Softmax(Fixed):
         return new, factor
 
     def write_p(self, s: cute.Tensor, scale: Float32 | None, offset: Float32) -> Float32:
-        """s becomes exp2(s * scale + offset), scale None for 1; P, which is s rounded, goes to tensor memory and is announced in two
-        parts. Returns the sum of s: of the first part while the exponentials of the second are under way."""
+        """s becomes exp2(s * scale + offset), scale None for 1; P, which is s rounded, goes to tensor memory and is announced in
+        two parts. Returns the sum of s: of the first part while the exponentials of the second are under way."""
         barriers, tiles = self.ctx.barriers, self.ctx.tiles
         early = tiles.early_p or tiles.kv_tile
         self.write_columns(s, scale, offset, 0, early)
