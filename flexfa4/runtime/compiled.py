@@ -128,7 +128,7 @@ def _attend(body: torch.fx.GraphModule, *tensors):
     (join,) = [n for n in body.graph.nodes if n.target is torch.ops.flexfa4.join.default or n.target is torch.ops.flexfa4.join]
     query, key, value, *parts, scale, tiles = join.args
     run = _Body(body, given)
-    q, k, v = run.values((query, key, value))
+    q, k, v, scale = run.values((query, key, value, scale))
     float_type = DType.F64 if q.dtype is torch.float64 else DType.F32
     bound = [None if part is None else trace(run.function(part, kind), kind, float_type)
              for part, kind in zip(parts, ("score", "mask", "out"))]
@@ -164,7 +164,7 @@ class _Body:
 
         for n in self._needed((*nodes, *self._read_on_the_host(leaves or {}))):
             value(n)
-        return [value(n) for n in nodes]
+        return [value(n) if isinstance(n, torch.fx.Node) else n for n in nodes]
 
     def _read_on_the_host(self, leaves: dict) -> list:
         """Where the mod asked for the number that a position is, and Dynamo went on with the one its stand-in has: our tracer

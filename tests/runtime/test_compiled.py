@@ -116,6 +116,22 @@ def test_a_changed_closure_is_compiled_again():
     torch.testing.assert_close(fast(*inputs), model(*inputs))
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_scale_and_sizes_that_dynamo_holds_as_symbols(dynamic):
+    """A scale that changed, and with dynamic=True every size: the head dim, hence the default scale, too."""
+    def model(q, k, v, scale):
+        return flexfa4.flex_attention(q, k, v, outside, scale=scale)
+
+    fast = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for scale, dim in ((0.5, 4), (0.25, 4), (None, 4), (None, 6), (1.5, 6)):
+        inputs = qkv(dim=dim)
+        got, (want, _) = fast(*inputs, scale), flexfa4.reference.attention(*inputs, outside, scale=scale)
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-6)
+        grads = [torch.autograd.grad((o * o).sum(), (*inputs, TABLE)) for o in (got, want)]
+        for a, b in zip(*grads):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
 def norm(score, b, h, q, k):
     distance = q - k
     return score + torch.linalg.norm(distance.float())
