@@ -215,7 +215,7 @@ def block_mask_from_tiles(tiles: torch.Tensor, q_len: int, kv_len: int, tile: tu
     Raises ShapeError where the table does not fit the lengths.
     """
     for name, length in (("q_len", q_len), ("kv_len", kv_len)):
-        if not _positive(length):
+        if not _at_least(1, length):
             raise ShapeError(f"{name}={length!r}: expected a positive number of positions")
     data = tile_data(tiles, q_len, kv_len, tile)
     combined = data.mask_mod() if mask_mod is None else and_masks(data.mask_mod(), mask_mod)
@@ -236,14 +236,15 @@ def _warn_of_one(bound: BoundGraph, given: tuple[int | None, int | None]) -> Non
                           f"BlockMask for one {what}, number 0: give {name} as a number", stacklevel=3)
 
 
-def _positive(x) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool) and x > 0
+def _at_least(least: int, x) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool) and x >= least
 
 
 def _check_lengths(B, H, q_len, kv_len) -> None:
-    for name, value in (("B", B), ("H", H), ("Q_LEN", q_len), ("KV_LEN", kv_len)):
-        if not _positive(value):
-            raise ShapeError(f"{name}={value!r}: expected a positive number" + (" or None" if name in "BH" else ""))
+    for name, value, least in (("B", B, 0), ("H", H, 1), ("Q_LEN", q_len, 0), ("KV_LEN", kv_len, 0)):
+        if not _at_least(least, value):
+            raise ShapeError(f"{name}={value!r}: expected a whole number of at least {least}"
+                             + (" or None" if name in "BH" else ""))
 
 
 def _device_of(bound: BoundGraph, device: torch.device | str | None) -> torch.device:

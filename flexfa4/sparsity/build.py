@@ -13,7 +13,7 @@ from .bands import band_spans, refuse
 from .data import TileData
 from .host import on_cpu, on_host
 from .refine import Refiner, Work
-from .spans import Spans, Tiling, spans_from_states
+from .spans import Spans, Tiling, spans_from_states, spans_of_nothing
 from .work_spans import WorkSpans, work_spans
 
 # Elements that one build may evaluate to settle tiles: about a second on one core for a ten-op mask. Beyond it a tile that is not
@@ -45,6 +45,8 @@ def build_spans(bound: BoundGraph, tiling: Tiling, transposed: bool = False, dat
     Labels on another device are worked out there (`spans_from_device`); else captures there are copied here, all in one transfer.
     Raises LookupOutOfRange where the mask depends on a look-up past the end of a capture.
     """
+    if tiling.has_no_positions:
+        return spans_of_nothing(tiling, transposed), Work()
     if data is None:
         found = spans_from_device(bound, tiling, transposed)
         if found is not None:

@@ -136,6 +136,10 @@ class Tiling(Grid):
     Bm: int = 1
     Hm: int = 1
 
+    @property
+    def has_no_positions(self) -> bool:
+        return 0 in (self.q_len, self.kv_len, self.Bm)
+
     def spans(self, row_ptr: np.ndarray, runs: np.ndarray, transposed: bool) -> Spans:
         """Spans on the CPU over the given arrays."""
         return Spans(torch.from_numpy(row_ptr), torch.from_numpy(runs), self.q_tile, self.kv_tile, self.q_len, self.kv_len,
@@ -164,6 +168,13 @@ def spans_from_states(states: np.ndarray, tiling: Tiling, transposed: bool = Fal
     runs[:, 1] = change[starts + 1] - row * (columns + 1) if starts.size else 0
     runs[:, 2] = kind[starts]
     return tiling.spans(_row_pointer(row, rows.shape[0]), runs, transposed)
+
+
+def spans_of_nothing(tiling: Tiling, transposed: bool = False) -> Spans:
+    """Spans without runs."""
+    rows = tiling.Bm * tiling.Hm * (tiling.kv_tiles if transposed else tiling.q_tiles)
+    columns = tiling.q_tiles if transposed else tiling.kv_tiles
+    return tiling.spans(np.zeros(rows + 1, np.int32), np.empty((0, 3), run_type(columns)), transposed)
 
 
 def spans_from_segments(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kind: np.ndarray, tiling: Tiling,

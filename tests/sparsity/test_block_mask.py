@@ -178,11 +178,11 @@ def test_a_guarded_lookup_is_fine(tile):
 
 
 @pytest.mark.parametrize("arguments, message", [
-    ((mods.causal_mask, 1, 1, 0, 10), "Q_LEN=0: expected a positive number"),
-    ((mods.causal_mask, 1, 1, 10, -3), "KV_LEN=-3: expected a positive number"),
-    ((mods.causal_mask, 1, 1, 10, 10.0), "KV_LEN=10.0: expected a positive number"),
-    ((mods.causal_mask, 0, 1, 10, 10), "B=0: expected a positive number or None"),
-    ((mods.causal_mask, 1, True, 10, 10), "H=True: expected a positive number or None"),
+    ((mods.causal_mask, 1, 1, -1, 10), "Q_LEN=-1: expected a whole number of at least 0"),
+    ((mods.causal_mask, 1, 1, 10, -3), "KV_LEN=-3: expected a whole number of at least 0"),
+    ((mods.causal_mask, 1, 1, 10, 10.0), "KV_LEN=10.0: expected a whole number of at least 0"),
+    ((mods.causal_mask, 1, 0, 10, 10), "H=0: expected a whole number of at least 1 or None"),
+    ((mods.causal_mask, 1, True, 10, 10), "H=True: expected a whole number of at least 1 or None"),
     ((torch.ones(3, 3), 1, 1, 10, 10), r"mask_mod is Tensor: expected a function \(b, h, q, kv\) -> bool"),
 ])
 def test_errors_of_create_block_mask(arguments, message):
