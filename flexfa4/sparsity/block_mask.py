@@ -51,6 +51,10 @@ class BlockMask:
         # What the latest build of spans took.
         self.work: Work | None = None
 
+    def __reduce__(self):
+        # What was worked out stays behind, since it holds of these tensors in this process alone.
+        return _restored, (None if self._data else self.mask_mod, self._own_mod, self._data, self.shape, self.device)
+
     @property
     def mask_shape(self) -> tuple[int, int]:
         """(Bm, Hm): how many batches and heads are told apart; 1 where the mask ignores them."""
@@ -218,7 +222,7 @@ def block_mask_from_tiles(tiles: torch.Tensor, q_len: int, kv_len: int, tile: tu
         if not _at_least(1, length):
             raise ShapeError(f"{name}={length!r}: expected a positive number of positions")
     data = tile_data(tiles, q_len, kv_len, tile)
-    combined = data.mask_mod() if mask_mod is None else and_masks(data.mask_mod(), mask_mod)
+    combined = _with_data(data, mask_mod)
     bound = bind(combined, "mask")
     shape = (*data.kept.shape[:2], q_len, kv_len)
     for axis, op, name in ((0, Op.B, "batch"), (1, Op.H, "head")):
@@ -226,6 +230,18 @@ def block_mask_from_tiles(tiles: torch.Tensor, q_len: int, kv_len: int, tile: tu
             raise ShapeError(f"mask_mod depends on the {name}, and tiles of shape {tuple(tiles.shape)} do not say how many "
                              f"there are: expand its {name} dimension")
     return BlockMask(combined, shape, _device_of(bound, data.kept.device), bound, data, mask_mod)
+
+
+def _with_data(data: TileData, mask_mod: MaskMod | None) -> MaskMod:
+    return data.mask_mod() if mask_mod is None else and_masks(data.mask_mod(), mask_mod)
+
+
+def _restored(mask_mod: MaskMod | None, own_mod: MaskMod | None, data: TileData | None, shape: tuple[int, int, int, int],
+              device: torch.device) -> BlockMask:
+    """A BlockMask from what its `__reduce__` keeps."""
+    if data is not None:
+        mask_mod = _with_data(data, own_mod)
+    return BlockMask(mask_mod, shape, device, bind(mask_mod, "mask"), data, own_mod)
 
 
 def _warn_of_one(bound: BoundGraph, given: tuple[int | None, int | None]) -> None:
