@@ -1,85 +1,72 @@
-"""Labels of captures on a device: what a mask needs of them tile by tile, worked out there in plain torch, in one transfer.
+"""Labels of captures on a device: they come to the host as their runs, where and with what label each begins.
 
-Only for labels of which none comes back after another: each run of equal ones then is a label of its own, and the number of its
-run serves as its name.
+That is all of them, in a few bytes a document: tables of labels are made of runs anyway, and where an element is asked for, the runs
+are written out again. Which label comes back is the host's to see.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Sequence
 
 import numpy as np
 import torch
 
-from flexfa4.ir import Op
-from flexfa4.ir.bound import BoundGraph
+from flexfa4.ir import Graph, Op
 
-from .labels import LabelPair
-from .terms import Comparison, terms_of
+from .labels import label_pair
+from .tables import Runs
 
-Tiles = tuple[int, int]      # (tile, length)
-
-
-@dataclass(frozen=True, eq=False)
-class TileLabels:
-    """Stands for a LabelTable of one capture [n], of which the names at the ends of tiles are all that is known."""
-
-    pair: LabelPair
-    sizes: tuple[int]
-    known: dict[Tiles, np.ndarray]
-
-    def at_ends(self, tile: int, length: int, ends: np.ndarray, side: int) -> np.ndarray | None:
-        """The names at the first and last position of each tile, int64 [2, tiles]."""
-        return self.known.get((tile, length))
+# Elements of a run, on average, below which labels are no shorter as runs; and elements that are copied as they are.
+_LEAST_RUN = 16
+_SHORT = 1 << 12
 
 
-def fits(bound: BoundGraph) -> bool:
-    """True if the look-ups of a mask are equalities of labels at q and kv, each pair in one capture of one dimension."""
-    terms = terms_of(bound.graph)
-    if terms is None:
-        return False
-    pairs = [t.pair for t in terms.terms if isinstance(t, Comparison) and t.pair is not None]
-    loads = {load for pair in pairs for load in pair.loads}
-    plain = all(len(pair.captures) == 1 and len(load.args) == 1 and load.args[0].op in (Op.Q, Op.KV)
-                for pair in pairs for load in pair.loads)
-    return bool(pairs) and plain and all(n in loads for n in bound.graph.nodes if n.op is Op.LOAD)
+@lru_cache(maxsize=256)
+def label_captures(graph: Graph) -> frozenset[int]:
+    """The captures that a mask reads as labels: in an equality with another element of the same one, along its last dimension."""
+    pairs = (label_pair(n) for n in graph.nodes if n.op in (Op.EQ, Op.NE))
+    return frozenset(p.captures[0] for p in pairs
+                     if p is not None and len(p.captures) == 1 and p.dim == graph.captures[p.captures[0]].rank - 1)
 
 
-def fetch_labels(bound: BoundGraph, axes: Sequence[Tiles]) -> dict[LabelPair, TileLabels] | None:
-    """The labels of a mask that `fits`, at the tiles of both axes, by waiting for the device once; None where a label comes back
-    in some capture, or a capture is shorter than an axis."""
-    pairs = {t.pair for t in terms_of(bound.graph).terms if isinstance(t, Comparison) and t.pair is not None}
-    captures = sorted({pair.captures[0] for pair in pairs})
-    axes = tuple(dict.fromkeys(axes))
-    if any(bound.tensors[c].numel() < max(length for _, length in axes) for c in captures):
+def device_runs(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """(starts, values) of the runs of labels [..., length] on any device, without waiting for it: int64 [capacity], the flat
+    position at which each run begins, 0 past the last one, and the labels there. None for too few labels."""
+    if labels.numel() <= _SHORT:
         return None
-    with torch.no_grad():
-        parts = [part for c in captures for part in run_ends(bound.tensors[c], axes)]
-        fetched = torch.cat(parts).cpu().numpy()
-    tables, at = {}, 0
-    for c in captures:
-        known = {}
-        for tile, length in axes:
-            count = 2 * -(-length // tile)
-            known[tile, length] = fetched[at:at + count].reshape(2, -1)
-            at += count
-        if not fetched[at]:
-            return None
-        at += 1
-        tables.update({pair: TileLabels(pair, (bound.tensors[c].numel(),), known) for pair in pairs if pair.captures == (c,)})
-    return tables
+    labels = labels.detach().contiguous()
+    change = torch.ones(labels.shape, dtype=torch.bool, device=labels.device)
+    torch.ne(labels[..., 1:], labels[..., :-1], out=change[..., 1:])
+    starts = torch.nonzero_static(change.view(-1), size=labels.numel() // _LEAST_RUN // 8 * 8, fill_value=0).view(-1)
+    return starts, labels.view(-1).index_select(0, starts)
 
 
-def run_ends(labels: torch.Tensor, axes: Sequence[Tiles]) -> list[torch.Tensor]:
-    """For labels [n] on any device: the number of the run at the first and last position of each tile of each axis, int32
-    [2 * tiles], and last, int32 [1], whether no label comes back. Never waits for the device."""
-    run = torch.zeros(labels.numel(), dtype=torch.int32, device=labels.device)
-    torch.cumsum(labels[1:] != labels[:-1], 0, dtype=torch.int32, out=run[1:])
-    found = []
-    for tile, length in axes:
-        first = run[0:length:tile]
-        last = torch.cat([run[tile - 1:length - 1:tile][:first.numel() - 1], run[length - 1:length]])
-        found += [first, last]
-    ordered = labels.sort().values
-    distinct = (ordered[1:] != ordered[:-1]).sum(dtype=torch.int32)
-    return [*found, (distinct == run[-1]).int().reshape(1)]
+def runs_of_device(starts: np.ndarray, values: np.ndarray, shape: Sequence[int]) -> Runs | None:
+    """What `device_runs` found, on the host; None where it may have had no room for all."""
+    count = int(np.count_nonzero(starts)) + 1
+    if count >= starts.size:
+        return None
+    return Runs(starts[:count], values[:count], int(np.prod(shape)), shape[-1])
+
+
+class HostTensors(Sequence):
+    """Captured tensors on the host, of which some are known by their runs, given as (runs, shape), and written out when asked
+    for."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor | tuple[Runs, Sequence[int]]]):
+        self._tensors = list(tensors)
+        self._coded = {i: t for i, t in enumerate(tensors) if isinstance(t, tuple)}
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        t = self._tensors[i]
+        if isinstance(t, tuple):
+            runs, shape = t
+            t = self._tensors[i] = torch.from_numpy(runs.values.repeat(np.diff(runs.bounds))).reshape(shape)
+        return t
+
+    def coded(self, i: int) -> tuple[Runs, Sequence[int]] | None:
+        """(runs along the last dimension, shape) of tensor i, where it came as them."""
+        return self._coded.get(i)

@@ -59,10 +59,9 @@ class LabelTable:
     def __init__(self, pair: LabelPair, runs: Runs, dims: tuple[int, ...], sizes: tuple[int, ...], space: Space):
         self.pair, self.runs, self.dims, self.sizes = pair, runs, dims, sizes
         self.space = space
-        # Labels that rise from run to run keep the number of their run as name.
-        values = runs.values
-        self.in_order = runs.length == runs.size and values.dtype.kind != "b" and bool((values[1:] > values[:-1]).all())
-        self.names, self.rising = _names(runs, self.in_order)
+        # Of labels in one row of which none comes back, each run is a label of its own, and its number is its name.
+        self.numbered = runs.length == runs.size and _distinct(runs.values)
+        self.names, self.rising = _names(runs, self.numbered)
         if not self.rising:
             names = self.names
             self.low, self.high = SparseTable(names, np.minimum), SparseTable(names, np.maximum)
@@ -95,15 +94,6 @@ class LabelTable:
         if a_marks is not None:
             may = may & ((a_marks & b_marks) != 0)
         return boolean(must, may, poison) if n.op is Op.EQ else boolean(negate(may), negate(must), poison)
-
-    def at_ends(self, tile: int, length: int, ends: np.ndarray, side: int) -> np.ndarray | None:
-        """The names at positions `ends`, int [2, n], those at which tiles of a length within the label axis begin and end, as
-        look-up `side` of the pair reads them, where labels have no other axis and names rise; else None."""
-        if len(self.dims) > 1 or not self.rising:
-            return None
-        second = side and len(self.sizes) == 2
-        at = self.runs.at(ends + self.sizes[0] if second else ends)
-        return at if self.in_order else self.names[at]
 
     def along(self, load: Node, known: dict[Node, Interval]) -> tuple[np.ndarray, np.ndarray] | None:
         """(least, greatest) name of what one of the two look-ups reads over few intervals, where names rise; None where they do
@@ -141,10 +131,18 @@ class LabelTable:
         return (lo, hi), poison
 
 
-def _names(runs: Runs, in_order: bool) -> tuple[np.ndarray, bool]:
+def _distinct(values: np.ndarray) -> bool:
+    """Whether no value comes twice."""
+    if values.dtype.kind != "b" and (values[1:] > values[:-1]).all():
+        return True
+    ordered = np.sort(values)
+    return bool((ordered[1:] != ordered[:-1]).all())
+
+
+def _names(runs: Runs, numbered: bool) -> tuple[np.ndarray, bool]:
     """(int32 [n], whether they rise along each row): the labels of runs as numbers in the order of first appearance."""
     values = runs.values
-    if in_order:
+    if numbered:
         return np.arange(values.size, dtype=np.int32), True
     row = runs.starts // runs.length
     names = _by_first_appearance(values, row)

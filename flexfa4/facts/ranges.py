@@ -1,13 +1,14 @@
 """Ranges of captured tensors over intervals of indices: tables built once a tensor, read for many rectangles at once."""
 from __future__ import annotations
 
-from typing import Mapping, Sequence
+from typing import Sequence
 
 import numpy as np
 import torch
 
 from flexfa4.ir import DType, Node
 
+from .device_labels import HostTensors
 from .indices import spreads, wrapped
 from .interval_values import INF, WHOLE, Interval, Space, either, top
 from .labels import LabelPair, LabelTable
@@ -24,15 +25,19 @@ class Tables:
         self.tensors, self.space = tensors, space
         self._made: dict = {}
 
-    def give_labels(self, tables: Mapping[LabelPair, object]) -> None:
-        """Tables of equality tests that were made elsewhere (see `device_labels`)."""
-        self._made.update(tables)
-
     def labels(self, pair: LabelPair) -> LabelTable | None:
         """The table of an equality test; None where its labels have no runs to speak of."""
         if pair not in self._made:
-            self._made[pair] = LabelTable.make(pair, [self._array(c) for c in pair.captures], self.space)
+            self._made[pair] = self._labels(pair)
         return self._made[pair]
+
+    def _labels(self, pair: LabelPair) -> LabelTable | None:
+        if isinstance(self.tensors, HostTensors) and len(pair.captures) == 1:
+            known = self.tensors.coded(pair.captures[0])
+            if known is not None:
+                runs, shape = known
+                return LabelTable(pair, runs, tuple(shape), (runs.length,), self.space)
+        return LabelTable.make(pair, [self._array(c) for c in pair.captures], self.space)
 
     def load(self, n: Node, index: list[Interval]) -> Interval:
         """Bounds of a look-up at intervals of indices, with `poison` where one may be out of range."""

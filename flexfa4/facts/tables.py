@@ -38,6 +38,14 @@ class Runs:
         """int32 [rows * length], the run of each element."""
         return np.repeat(np.arange(self.starts.size, dtype=np.int32), np.diff(self.starts, append=self.size))
 
+    @cached_property
+    def bounds(self) -> np.ndarray:
+        """int64 [n + 1]: `starts`, and `size` at the end."""
+        found = np.empty(self.starts.size + 1, np.int64)
+        found[:-1] = self.starts
+        found[-1] = self.size
+        return found
+
     def at(self, positions: np.ndarray) -> np.ndarray:
         """The runs of the elements at given flat positions: for few of them, where `of` would be made for their sake."""
         return self.starts.searchsorted(positions, "right") - 1

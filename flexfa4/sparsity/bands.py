@@ -8,7 +8,6 @@ are looked at in their four corners; a true and a false one make a tile PARTIAL,
 """
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Callable, Sequence
 
 import numpy as np
@@ -21,6 +20,7 @@ from flexfa4.ir import Node, Op
 from flexfa4.ir.dtypes import INT_RANGE
 
 from .cells import Cells
+from .sides import Axis, Position, RunNumbers, Side
 from .spans import Kind, Spans, Tiling, run_type, runs_in_order, runs_of_segments
 
 # Undecided tiles, and changes of a term along the columns, beyond which looking at every tile is as good.
@@ -32,68 +32,6 @@ _MOST_UNSETTLED = 2
 
 class Unfit(Exception):
     """A term is not one of an interval of columns in each row."""
-
-
-def refuse(cells: Cells):
-    """For `band_spans`, where nothing else can settle tiles."""
-    raise Unfit
-
-
-class Side:
-    """One side of a comparison over n tiles of an axis: least and greatest value [n].
-
-    `ends()`: the value at the first and last position, [2, n]; None where it is not known exactly. dense: every whole number from
-    lo to hi is a value at some position of the tile. rising: lo and hi rise from tile to tile; None: not known.
-    """
-
-    __slots__ = ("lo", "hi", "_ends", "dense", "rising")
-
-    def __init__(self, lo: np.ndarray, hi: np.ndarray, ends, dense: bool = False, rising: bool | None = None):
-        self.lo, self.hi, self._ends, self.dense, self.rising = lo, hi, ends, dense, rising
-
-    def __neg__(self) -> "Side":
-        ends = self._ends
-        return Side(-self.hi, -self.lo, None if ends is None else lambda: -ends(), self.dense,
-                    None if self.rising is None else not self.rising)
-
-    def ends(self) -> np.ndarray | None:
-        return None if self._ends is None else self._ends()
-
-    def rises(self) -> bool:
-        if self.rising is None:
-            self.rising = bool((self.lo[1:] >= self.lo[:-1]).all() and (self.hi[1:] >= self.hi[:-1]).all())
-        return self.rising
-
-
-class Axis:
-    """The tiles along the queries or the keys, `first` and `last` position of each, int64 [n]; and what is known of nodes there,
-    as intervals [3, n]: over the tile, at its first and at its last position."""
-
-    def __init__(self, op: Op, length: int, tile: int, twin: "Axis | None" = None):
-        """twin: an axis with the same tiles."""
-        self.op, self.tile, self.length, self._twin = op, tile, length, twin
-        self.known: dict[Node, Interval] = {}
-        if twin is not None:
-            self.first, self.last = twin.first, twin.last
-            return
-        self.first = np.arange(0, length, tile)
-        self.last = self.first + (tile - 1)
-        self.last[-1] = length - 1
-
-    def __len__(self) -> int:
-        return self.first.size
-
-    @cached_property
-    def ends(self) -> np.ndarray:
-        return np.array((self.first, self.last)) if self._twin is None else self._twin.ends
-
-    @cached_property
-    def stacked(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.array((self.first, self.first, self.last)), np.array((self.last, self.first, self.last))
-
-    def plain(self) -> Side:
-        """The position itself."""
-        return Side(self.first, self.last, lambda: self.ends, True, True)
 
 
 def band_spans(analysis: Analysis, tiling: Tiling, transposed: bool, settle: Callable, work) -> Spans | None:
@@ -127,10 +65,10 @@ class _Mask:
         self.b, self.h, self.settle, self.work = b, h, settle, work
         q = Axis(Op.Q, tiling.q_len, tiling.q_tile)
         same = tiling.kv_len == tiling.q_len and tiling.kv_tile == tiling.q_tile
-        kv = Axis(Op.KV, tiling.kv_len, tiling.kv_tile, q if same else None)
+        kv = q.like(Op.KV) if same else Axis(Op.KV, tiling.kv_len, tiling.kv_tile)
         self.q, self.kv = q, kv
         self.rows, self.columns = (kv, q) if transposed else (q, kv)
-        self._names: dict = {}
+        self._named: dict[tuple, RunNumbers] = {}
         self._sides = [self._of_term(t) for t in terms.terms]
 
     # What each term is, tile by tile
@@ -156,56 +94,59 @@ class _Mask:
         return found
 
     def _sum(self, axis: Axis, parts: Parts, term: Comparison) -> Side:
-        if len(parts) == 1 and parts[0][1].op is axis.op:
-            return axis.plain() if parts[0][0] > 0 else -axis.plain()
-        lo = hi = size = 0
+        added = size = 0
         varying = []
+        for sign, n in parts:
+            if n.op is axis.op:
+                varying.append((sign, n))
+                size += axis.length
+                continue
+            found = self._interval(axis, n)
+            if len(parts) > 1 or sign < 0:
+                size += _size(found)
+            if not found.fixed:
+                varying.append((sign, n))
+            elif len(parts) > 1:
+                added += sign * found.lo
+        if size > INT_RANGE[term.dtype][1] // 2:
+            raise Unfit
+        if len(varying) == 1 and varying[0][1].op is axis.op:
+            return Position(axis, added) if varying[0][0] > 0 else -Position(axis, -added)
+        return self._bounds_of_sum(axis, parts)
+
+    def _bounds_of_sum(self, axis: Axis, parts: Parts) -> Side:
+        lo = hi = least = most = 0
         for sign, n in parts:
             found = self._interval(axis, n)
             lo, hi = (lo + found.lo, hi + found.hi) if sign > 0 else (lo - found.hi, hi - found.lo)
-            if not found.fixed:
-                varying.append((sign, n))
-            if len(parts) > 1 or sign < 0:
-                size += _size(found)
-        if size > INT_RANGE[term.dtype][1] // 2 if size else False:
-            raise Unfit
-        side = _side(lo, hi, len(axis))
-        if len(varying) == 1 and varying[0][1].op is axis.op:
-            side.dense, side.rising = True, varying[0][0] > 0
-        return side
+            if found.least is None or least is None:
+                least = most = None
+            else:
+                least, most = (least + found.least, most + found.most) if sign > 0 else (least - found.most, most - found.least)
+        return _side(lo, hi, len(axis), None if least is None else (least, most))
 
     def _labels(self, axis: Axis, table: LabelTable, load: Node) -> Side:
+        """The names of labels, which rise, over the tiles of an axis."""
         index = load.args[table.pair.dim]
-        if index.op is not axis.op:
-            for i in load.args:
+        if index.op is axis.op and len(load.args) == 1 and table.numbered and axis.length <= table.runs.size:
+            key = table, axis.tile, axis.length
+            if key not in self._named:
+                self._named[key] = RunNumbers(axis, table.runs.bounds)
+            return self._named[key]
+        for i in load.args:
+            if i.op is not axis.op:
                 self._interval(axis, i)
-            found = table.along(load, axis.known)
-            if found is None:
-                raise Unfit
-            return _side(*found, len(axis))
-        ends = self._ends_of_labels(axis, table, load)
-        # Names that rise do so by one, so that a tile of consecutive positions holds all from its first to its last.
-        return Side(ends[0], ends[1], lambda: ends, True, True)
-
-    def _ends_of_labels(self, axis: Axis, table: LabelTable, load: Node) -> np.ndarray:
-        """The names at the first and last position of each tile, [2, n]."""
-        side = int(load is not table.pair.loads[0])
-        if len(load.args) == 1 and axis.length <= table.sizes[side % len(table.sizes)]:
-            key = table, len(table.sizes) == 2 and side, id(axis.first)
-            if key not in self._names:
-                self._names[key] = table.at_ends(axis.tile, axis.length, axis.ends, side)
-            found = self._names[key]
-        else:
-            index = load.args[table.pair.dim]
-            for i in load.args:
-                if i is not index:
-                    self._interval(axis, i)
-            known = {**axis.known, index: Interval(axis.ends, axis.ends, least=0, most=axis.length - 1)}
-            found = table.along(load, known)
-            found = None if found is None else found[0]
+        own = {index: Interval(axis.ends, axis.ends, least=0, most=axis.length - 1)} if index.op is axis.op else {}
+        found = table.along(load, {**axis.known, **own})
         if found is None:
             raise Unfit
-        return found
+        within = 0, table.runs.starts.size
+        if not own:
+            return _side(*found, len(axis), within)
+        side = Side(*found[0], found[0], within)
+        # Names that rise do so by one, so that a tile of consecutive positions holds all from its first to its last.
+        side.dense = True
+        return side
 
     # Along each row
 
@@ -225,26 +166,32 @@ class _Mask:
             inner = _but_one(inner, must, certain, columns)
             must = _met(must, certain, columns)
             known = known and not isinstance(term, OneSided) and sides[0].dense and sides[1].dense
+        # In each row [begin, first) and [last, end) are PARTIAL and [first, last) is FULL.
         rows = len(self.rows)
-        bounds = np.empty((4, rows), np.int64)
-        bounds[0], bounds[3] = may
+        begin, end = (x if isinstance(x, np.ndarray) else np.full(rows, x) for x in may)
+        first, last = end.copy(), end.copy()
         some = np.less(must[0], must[1])
-        bounds[1:3] = bounds[3]
-        np.copyto(bounds[1], must[0], where=some)
-        np.copyto(bounds[2], must[1], where=some)
-        if not known:
-            open_ = [(bounds[0], bounds[1]), (bounds[2], bounds[3])]
+        np.copyto(first, must[0], where=some)
+        np.copyto(last, must[1], where=some)
+        if known:
+            open_ = [(np.maximum(low, begin), np.minimum(high, end)) for low, high in self._looks(may, must, inner)]
         else:
-            # Left and right of where all terms but one hold, and between the two intervals of terms that hold nowhere together.
-            open_ = [(may[0], inner[0]), (must[1], must[0]), (inner[1], may[1])]
-            open_ = [(np.maximum(begin, bounds[0]), np.minimum(end, bounds[3])) for begin, end in open_
-                     if not (_is(end, 0) or _is(begin, columns))]
-        kinds = self._open_tiles(*_tiles(open_))
+            open_ = [(begin, first), (last, end)]
+        kinds = self._open_tiles(*_tiles(open_), known)
         if kinds is None:
-            return _packed(bounds, columns)
-        full = np.flatnonzero(bounds[2] > bounds[1])
-        return self._segments((full, bounds[1][full], bounds[2][full]), _tiles([(bounds[0], bounds[1]), (bounds[2], bounds[3])]),
-                              kinds)
+            return _packed((begin, first, last, end), columns)
+        full = np.flatnonzero(last > first)
+        return self._segments((full, first[full], last[full]), _tiles([(begin, first), (last, end)]), kinds)
+
+    def _looks(self, may: tuple, must: tuple, inner: tuple) -> list[tuple]:
+        """The disjoint intervals of columns, beside those that are not possible, in which two terms or more are not certain: left
+        and right of where all terms but one hold, and between those of terms that hold nowhere together."""
+        left, right, columns = inner[0], inner[1], len(self.columns)
+        if len(self._sides) > 2:
+            left = left if _is(left, 0) else np.minimum(left, must[1])
+            right = right if _is(right, columns) else np.maximum(right, must[0])
+        found = (may[0], left), (must[1], must[0]), (right, may[1])
+        return [(low, high) for low, high in found if not (_is(high, 0) or _is(low, columns))]
 
     def _intervals(self, term, sides) -> tuple:
         """((begin, end) of the columns where the term may hold, of those where it certainly does), each int64 [rows] or int."""
@@ -255,24 +202,25 @@ class _Mask:
             return tuple(_only_run(np.broadcast_to(x, (3, columns))[0]) for x in (sides.hi, sides.lo))
         f, g, below = self._oriented(term, sides)
         if term.op is Op.EQ:
-            first, last = g.lo.searchsorted(f.lo, "left"), g.hi.searchsorted(f.lo, "right")
-            one = f.lo == f.hi
-            return ((g.hi.searchsorted(f.lo, "left"), g.lo.searchsorted(f.hi, "right")),
-                    (np.where(one, first, columns), np.where(one, last, columns)))
-        how = ("right", "left") if term.op is Op.LT else ("left", "right")
+            begin, end = g.from_low(f.hi, False, f.within), g.from_high(f.lo, True, f.within)
+            nowhere = begin >= end
+            begin[nowhere] = end[nowhere] = columns
+            return (g.from_high(f.lo, False, f.within), g.from_low(f.hi, True, f.within)), (begin, end)
+        beyond = (term.op is Op.LT) is not below
         if below:
-            return (0, g.lo.searchsorted(f.hi, how[1])), (0, g.hi.searchsorted(f.lo, how[1]))
-        return (g.hi.searchsorted(f.lo, how[0]), columns), (g.lo.searchsorted(f.hi, how[0]), columns)
+            return (0, g.from_low(f.hi, beyond, f.within)), (0, g.from_high(f.lo, beyond, f.within))
+        return (g.from_high(f.lo, beyond, f.within), columns), (g.from_low(f.hi, beyond, f.within), columns)
 
     def _oriented(self, term: Comparison, sides: tuple[Side, Side]) -> tuple[Side, Side, bool]:
         """(the rows' side, the columns' side, rising along them, whether that is on the left)."""
         f, g = sides[::-1] if self.transposed else sides
         below = term.q_left == self.transposed
-        for _ in range(2):
-            if g.rises():
-                return f, g, below
-            # x < y is -y < -x.
-            f, g, below = -f, Side(-g.hi, -g.lo, None), not below
+        if g.rises():
+            return f, g, below
+        # x < y is -y < -x.
+        f, g = -f, -g
+        if g.rises():
+            return f, g, not below
         raise Unfit
 
     def _expression(self) -> tuple[np.ndarray, np.ndarray]:
@@ -303,7 +251,7 @@ class _Mask:
         open_ = np.flatnonzero(kind == Kind.PARTIAL)
         i, j = _tiles([(begin[open_], end[open_])])
         tiles = row[open_][i], j
-        kinds = self._open_tiles(*tiles)
+        kinds = self._open_tiles(*tiles, False)
         if kinds is None:
             return runs_in_order(row, begin, end, kind, len(self.rows), columns)
         full = kind == Kind.FULL
@@ -325,11 +273,12 @@ class _Mask:
 
     # Tiles that stay open
 
-    def _open_tiles(self, i: np.ndarray, j: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Which of the tiles in rows i and columns j are not PARTIAL, as flat places and kinds; None where all are."""
+    def _open_tiles(self, i: np.ndarray, j: np.ndarray, not_full: bool) -> tuple[np.ndarray, np.ndarray] | None:
+        """Which of the tiles in rows i and columns j are not PARTIAL, as flat places and kinds; None where all are. not_full: each
+        tile has an element that is masked."""
         if not i.size:
             return None
-        mixed = self._mixed(i, j)
+        mixed = self._mixed(i, j, not_full)
         if mixed is not None:
             rest = (~mixed).nonzero()[0]
             self.work.sampled += i.size - rest.size
@@ -345,8 +294,9 @@ class _Mask:
         others = np.flatnonzero(kinds != Kind.PARTIAL)
         return (i[others] * len(self.columns) + j[others], kinds[others]) if others.size else None
 
-    def _mixed(self, i: np.ndarray, j: np.ndarray) -> np.ndarray | None:
-        """Whether the corners of each tile hold both values, bool [n]; None where some term is not known at a point."""
+    def _mixed(self, i: np.ndarray, j: np.ndarray, not_full: bool) -> np.ndarray | None:
+        """Whether the corners of each tile hold both values, or just a true one if `not_full`, bool [n]; None where some term is
+        not known at a point."""
         values = []
         for term, sides in zip(self.terms.terms, self._sides):
             if isinstance(term, OneSided):
@@ -356,14 +306,17 @@ class _Mask:
                     return None
                 value = lo[:, i][:, None] if on_rows else lo[:, j]
             else:
-                f, g = (side.ends() for side in (sides[::-1] if self.transposed else sides))
+                f, g = (side.ends for side in (sides[::-1] if self.transposed else sides))
                 if f is None or g is None:
                     return None
                 a, b = f.take(i, axis=1)[:, None], g.take(j, axis=1)
                 a, b = (a, b) if term.q_left != self.transposed else (b, a)
                 value = a < b if term.op is Op.LT else a <= b if term.op is Op.LE else a == b
             values.append((value, value))
-        found = np.broadcast_to(_evaluate(self.terms.expression, values)[0], (2, 2, i.size)).reshape(4, -1)
+        found = _evaluate(self.terms.expression, values)[0]
+        if not_full:
+            return np.broadcast_to(found.any(axis=(0, 1)), i.size)
+        found = np.broadcast_to(found, (2, 2, i.size)).reshape(4, -1)
         return (found[1:] != found[0]).any(axis=0)
 
 
@@ -374,45 +327,50 @@ def _size(x: Interval) -> int:
     return max(abs(x.least), abs(x.most), 1)
 
 
-def _side(lo, hi, count: int) -> Side:
+def _side(lo, hi, count: int, within: tuple[int, int] | None) -> Side:
     """A Side of bounds that broadcast to [3, n]."""
     lo, hi = (np.broadcast_to(x, (3, count)) for x in (lo, hi))
     exact = (lo[1:] == hi[1:]).all()
-    return Side(lo[0], hi[0], (lambda: lo[1:]) if exact else None)
+    return Side(lo[0], hi[0], lo[1:] if exact else None, within)
 
 
 def _tiles(segments: Sequence[tuple]) -> tuple[np.ndarray, np.ndarray]:
     """(row, column) of the tiles in segments of each row, given as (begin, end) arrays; an end may lie before its begin."""
-    if not segments:
+    found = []
+    for begin, end in segments:
+        row = (end > begin).nonzero()[0]
+        if row.size:
+            first = begin.take(row)
+            found.append((row, first, end.take(row) - first))
+    if not found:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    begin, end = segments[0] if len(segments) == 1 else (np.concatenate(x) for x in zip(*segments))
-    at = (end > begin).nonzero()[0]
-    if not at.size:
-        return at, at
-    begin = begin[at]
-    length = end[at] - begin
+    row, begin, length = found[0] if len(found) == 1 else (np.concatenate(x) for x in zip(*found))
     if length.max() == 1:
-        return at if len(segments) == 1 else at % (end.size // len(segments)), begin
+        return row, begin
     total = int(length.sum())
     if total > _MOST_OPEN:
         raise Unfit
-    row = at if len(segments) == 1 else at % (end.size // len(segments))
     return row.repeat(length), np.arange(total) + (begin - length.cumsum() + length).repeat(length)
 
 
-_KINDS = np.array([Kind.PARTIAL, Kind.FULL, Kind.PARTIAL], np.int16)
-
-
-def _packed(bounds: np.ndarray, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """(row_ptr, runs) of rows that are a PARTIAL, a FULL and a PARTIAL run, some of them empty, between `bounds` [4, rows]."""
-    flat = bounds.T.reshape(-1)
+def _packed(bounds: tuple[np.ndarray, ...], columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """(row_ptr, runs) of rows that are a PARTIAL, a FULL and a PARTIAL run, some of them empty, between four `bounds` [rows]."""
+    rows, dtype = bounds[0].size, run_type(columns)
+    # Narrow arrays: beyond 128 KiB an allocator maps pages anew, which takes longer than the work on them.
+    flat = np.empty((rows, 4), dtype)
+    for k, bound in enumerate(bounds):
+        flat[:, k] = bound
+    flat = flat.reshape(-1)
     there = flat[1:] > flat[:-1]
     there[3::4] = False                 # from one row to the next
     at = there.nonzero()[0]
-    runs = np.empty((at.size, 3), run_type(columns))
-    runs[:, 0], runs[:, 1], runs[:, 2] = flat[at], flat[at + 1], _KINDS[at & 3]
-    pointer = np.zeros(bounds.shape[1] + 1, np.int32)
-    pointer[1:] = there.cumsum()[2::4]
+    runs = np.empty((at.size, 3), dtype)
+    runs[:, 0] = flat.take(at)
+    runs[:, 2] = (at.astype(np.int8) & 1) + Kind.PARTIAL
+    at += 1
+    runs[:, 1] = flat.take(at)
+    pointer = np.zeros(rows + 1, np.int32)
+    pointer[1:] = there.cumsum(dtype=np.int32)[2::4]
     return pointer, runs
 
 

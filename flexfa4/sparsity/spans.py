@@ -11,6 +11,8 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from .host import to_device
+
 
 class Kind(IntEnum):
     """What is known of a tile. EMPTY tiles are in no run."""
@@ -88,8 +90,12 @@ class Spans(Grid):
         return self.row_ptr.nbytes + self.compact.nbytes
 
     def to(self, device: torch.device | str) -> "Spans":
-        """The same spans on another device."""
-        return replace(self, row_ptr=self.row_ptr.to(device), compact=self.compact.to(device))
+        """The same spans on another device, from the CPU in one copy, which is not waited for."""
+        device = torch.device(device)
+        if self.device.type != "cpu" or device.type == "cpu":
+            return replace(self, row_ptr=self.row_ptr.to(device), compact=self.compact.to(device))
+        row_ptr, compact = to_device((self.row_ptr, self.compact), device)
+        return replace(self, row_ptr=row_ptr, compact=compact)
 
     def row(self, mb: int, mh: int, tile: int) -> list[tuple[int, int, Kind]]:
         """The runs of one row, as Python numbers."""

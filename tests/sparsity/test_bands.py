@@ -4,11 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flexfa4 import create_block_mask, mods, not_mask
-from flexfa4.facts.device_labels import run_ends
+from flexfa4 import and_masks, create_block_mask, mods, not_mask
 from flexfa4.facts.terms import terms_of
-from flexfa4.sparsity import build
-from flexfa4.sparsity.spans import Tiling
 from flexfa4.trace import bind
 from tests.sparsity.dense import check_spans, dense, kinds
 from tests.sparsity.test_exact import documents
@@ -76,31 +73,29 @@ def test_a_wrapped_sum_is_not_taken_apart():
     check_spans(create_block_mask(mask_mod, 1, 1, 90, 90).spans(16, 16), kinds(dense(mask_mod, 1, 1, 90, 90), 16, 16))
 
 
-@pytest.mark.parametrize("order", ["rising", "shuffled"])
-@pytest.mark.parametrize("tiles", [(16, 16), (32, 8), (100, 37)], ids=str)
-@pytest.mark.parametrize("make", [mods.document_mask, mods.document_causal])
-def test_labels_worked_out_where_they_are(order, tiles, make):
-    """The torch code that a GPU runs, on the CPU."""
-    labels = documents(501, 9, 2, order)
-    bound, tiling = bind(make(labels), "mask"), Tiling(*tiles, 480, 501)
-    found = build.spans_from_device(bound, tiling, False, here=lambda t: False)
-    # Tiles across the diagonal that are no squares may have four corners alike.
-    if found is None:
-        assert tiles[0] != tiles[1] and make is mods.document_causal
-        return
-    check_spans(found[0], kinds(dense(make(labels), 1, 1, 480, 501), *tiles))
-    assert build.spans_from_device(bound, tiling, False) is None          # captures that are here need no device
+# Any number of the terms may be uncertain in a tile at once, beside each other or where the others are long over.
+TERMS = {
+    "causal": lambda n, x: lambda b, h, q, kv: q >= kv,
+    "window": lambda n, x: lambda b, h, q, kv: q - kv < 1 + x % 70,
+    "ahead": lambda n, x: lambda b, h, q, kv: kv - q <= x % 50 - 20,
+    "documents": lambda n, x: mods.document_mask(documents(n, 2 + x % 9, x)),
+    "documents in any order": lambda n, x: mods.document_mask(documents(n, 2 + x % 30, x, "shuffled")),
+    "first keys": lambda n, x: lambda b, h, q, kv: kv < x % n,
+    "a limit a query": lambda n, x: _limits(n, x),
+    "blocks": lambda n, x: lambda b, h, q, kv: q // (3 + x % 40) == kv // (3 + x % 40),
+}
 
 
-def test_labels_that_come_back_are_left_to_the_host():
-    labels = documents(501, 9, 2, "recurring")
-    bound = bind(mods.document_causal(labels), "mask")
-    assert build.spans_from_device(bound, Tiling(16, 16, 501, 501), False, here=lambda t: False) is None
-    short = bind(mods.document_causal(labels[:400]), "mask")
-    assert build.spans_from_device(short, Tiling(16, 16, 501, 501), False, here=lambda t: False) is None
+def _limits(n, x):
+    ends = torch.randint(0, n, (n,), generator=torch.Generator().manual_seed(x))
+    return lambda b, h, q, kv: kv <= ends[q]
 
 
-def test_run_ends():
-    first, last, unique = run_ends(torch.tensor([4, 4, 4, 9, 9, 2, 2, 2]), [(3, 8)])
-    assert (first.tolist(), last.tolist(), unique.tolist()) == ([0, 1, 2], [0, 2, 2], [1])
-    assert run_ends(torch.tensor([4, 9, 4]), [(3, 3)])[-1].tolist() == [0]
+@settings(max_examples=250, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(sorted(TERMS)), st.integers(0, 1000)), min_size=2, max_size=4), st.integers(40, 300),
+       st.sampled_from([(16, 16), (32, 16), (16, 48), (7, 5), (64, 64)]), st.booleans())
+def test_terms_together(terms, n, tiles, transposed):
+    mask_mod = and_masks(*(TERMS[name](n, x) for name, x in terms))
+    spans = create_block_mask(mask_mod, 1, 1, n, n).spans(*tiles, transposed)
+    want = kinds(dense(mask_mod, 1, 1, n, n), *tiles)
+    check_spans(spans, want)

@@ -5,8 +5,6 @@ import torch
 from flexfa4 import BlockMask, and_masks, block_mask_from_tiles, create_block_mask, mods, not_mask, or_masks
 from flexfa4.errors import LookupOutOfRange, ShapeError, StaleMaskError, TraceError
 from flexfa4.sparsity import Kind
-from flexfa4.sparsity.host import on_host
-from flexfa4.trace import bind
 from tests.sparsity.dense import check_spans, dense, kinds
 
 
@@ -285,16 +283,6 @@ def test_data_as_indices():
 def test_errors_of_data(arguments, message):
     with pytest.raises(ShapeError, match=message):
         block_mask_from_tiles(*arguments)
-
-
-def test_captures_travel_in_one_buffer():
-    """The packing used for captures on a device, with the copy itself left out."""
-    tensors = (torch.arange(5, dtype=torch.int32), torch.rand(3, 4, dtype=torch.float64).T, torch.tensor([True, False, True]))
-    a, b, c = tensors
-    bound = bind(lambda bb, h, q, kv: (a[q] > 0) & (b[q, kv] > 0.5) & c[q], "mask")
-    moved = on_host(bound, here=lambda t: False)
-    assert all(torch.equal(x, y) for x, y in zip(bound.tensors, moved.tensors))
-    assert all(x.data_ptr() != y.data_ptr() for x, y in zip(bound.tensors, moved.tensors))
 
 
 def test_is_a_public_name():

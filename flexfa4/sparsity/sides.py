@@ -1,0 +1,165 @@
+"""What one side of a comparison is over the tiles of an axis, and from which tile on it reaches a value.
+
+A side that rises along the keys is searched by bisection. Two need none: the position plus a number, and labels of which none comes
+back, which are known by the positions at which their runs begin. There a division by the tile size gives the tile.
+"""
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from flexfa4.facts.interval_values import Interval
+from flexfa4.ir import Node, Op
+
+# A sum of two numbers of at most this size, and of one more, does not wrap around in int64.
+_LARGE = 1 << 61
+
+
+class Axis:
+    """The tiles along the queries or the keys, `first` and `last` position of each, int64 [n]; and what is known of nodes there,
+    as intervals [3, n]: over the tile, at its first and at its last position."""
+
+    def __init__(self, op: Op, length: int, tile: int):
+        self.op, self.tile, self.length = op, tile, length
+        self.first = np.arange(0, length, tile)
+        self.last = self.first + (tile - 1)
+        self.last[-1] = length - 1
+        self.known: dict[Node, Interval] = {}
+
+    def like(self, op: Op) -> "Axis":
+        """Another axis with the same tiles."""
+        twin = object.__new__(Axis)
+        twin.__dict__.update(self.__dict__, op=op, known={})
+        return twin
+
+    def __len__(self) -> int:
+        return self.first.size
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        return np.array((self.first, self.last))
+
+    @cached_property
+    def stacked(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.array((self.first, self.first, self.last)), np.array((self.last, self.first, self.last))
+
+
+class Side:
+    """One side of a comparison over n tiles of an axis: least and greatest value `lo` and `hi`, [n].
+
+    ends: the value at the first and last position of each tile, [2, n]; None where it is not known exactly. dense: every whole
+    number from lo to hi is a value at some position of the tile. within: Python ints that no value lies outside of; None: not
+    known. from_low, from_high: the first tile whose least, or greatest, value is at least v (`beyond`: greater than v), for each
+    v [m], n where there is none; `bounds`: as `within`, of v. Only for sides that rise (`rises`).
+    """
+
+    dense = False
+    within: tuple[int, int] | None = None
+
+    def __init__(self, lo: np.ndarray, hi: np.ndarray, ends: np.ndarray | None, within: tuple[int, int] | None = None):
+        self.lo, self.hi, self.ends, self.within = lo, hi, ends, within
+
+    def __neg__(self) -> "Side":
+        return Negated(self)
+
+    def rises(self) -> bool:
+        """Whether lo and hi rise from tile to tile."""
+        return bool((self.lo[1:] >= self.lo[:-1]).all() and (self.hi[1:] >= self.hi[:-1]).all())
+
+    def from_low(self, v: np.ndarray, beyond: bool, bounds: tuple[int, int] | None) -> np.ndarray:
+        return self.lo.searchsorted(v, "right" if beyond else "left")
+
+    def from_high(self, v: np.ndarray, beyond: bool, bounds: tuple[int, int] | None) -> np.ndarray:
+        return self.hi.searchsorted(v, "right" if beyond else "left")
+
+
+class Negated(Side):
+    """The negative of a side."""
+
+    def __init__(self, side: Side):
+        ends = side.ends
+        super().__init__(-side.hi, -side.lo, None if ends is None else -ends, side.within and (-side.within[1], -side.within[0]))
+        self._of, self.dense = side, side.dense
+
+    def __neg__(self) -> Side:
+        return self._of
+
+
+class Position(Side):
+    """The position plus a number."""
+
+    dense = True
+
+    def __init__(self, axis: Axis, added: int = 0):
+        self.axis, self.added = axis, added
+        self.within = added, added + axis.length - 1
+        self.lo, self.hi = (axis.first, axis.last) if added == 0 else (axis.first + added, axis.last + added)
+
+    @property
+    def ends(self) -> np.ndarray:
+        return self.axis.ends + self.added if self.added else self.axis.ends
+
+    def rises(self) -> bool:
+        return True
+
+    def from_low(self, v, beyond, bounds):
+        if not self._exact(v, bounds):
+            return super().from_low(v, beyond, bounds)
+        return self._tiles(v, beyond - self.added + self.axis.tile - 1, bounds)
+
+    def from_high(self, v, beyond, bounds):
+        if not self._exact(v, bounds):
+            return super().from_high(v, beyond, bounds)
+        more, length = beyond - self.added, self.axis.length
+        tiles = self._tiles(v, more, bounds)
+        if length % self.axis.tile and bounds[1] + more >= length:
+            tiles[v >= length - more] = len(self.axis)
+        return tiles
+
+    def _exact(self, v: np.ndarray, bounds: tuple[int, int] | None) -> bool:
+        return v.dtype == np.int64 and bounds is not None and -_LARGE < bounds[0] + self.added and bounds[1] + self.added < _LARGE \
+            and abs(self.added) < _LARGE
+
+    def _tiles(self, v: np.ndarray, more: int, bounds: tuple[int, int]) -> np.ndarray:
+        """The tile of position v + more, 0 before the first, and n after the last but for positions in a ragged last tile."""
+        tile, count = self.axis.tile, len(self.axis)
+        tiles = (v + more) // tile
+        if bounds[0] + more < 0:
+            np.maximum(tiles, 0, out=tiles)
+        if bounds[1] + more >= count * tile:
+            np.minimum(tiles, count, out=tiles)
+        return tiles
+
+
+class RunNumbers(Side):
+    """The number of the run, from 0, that a position lies in, of runs that begin at `starts` and of which the last reaches to the
+    end of the axis at least. starts: int64 [runs + 1], ascending from 0, with one past the end of the last."""
+
+    dense = True
+
+    def __init__(self, axis: Axis, starts: np.ndarray):
+        count, tile, length = len(axis), axis.tile, axis.length
+        self._low, self._high = (starts + (tile - 1)) // tile, starts // tile
+        if starts[-1] > length:
+            np.minimum(self._low, count, out=self._low)
+        if starts[-1] > length or length % tile:
+            self._high[starts.searchsorted(length):] = count
+        number = np.arange(starts.size - 1)
+        self.lo = number.repeat(self._low[1:] - self._low[:-1])
+        # The last run whose first tile with it as the greatest is this one.
+        self.hi = number.repeat(self._high[1:] - self._high[:-1])
+        self.within = 0, starts.size - 2
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        return np.array((self.lo, self.hi))
+
+    def rises(self) -> bool:
+        return True
+
+    def from_low(self, v, beyond, bounds):
+        return (self._low[1:] if beyond else self._low).take(v)
+
+    def from_high(self, v, beyond, bounds):
+        return (self._high[1:] if beyond else self._high).take(v)
