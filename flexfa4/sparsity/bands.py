@@ -184,14 +184,10 @@ class _Mask:
         return self._segments((full, first[full], last[full]), _tiles([(begin, first), (last, end)]), kinds)
 
     def _looks(self, may: tuple, must: tuple, inner: tuple) -> list[tuple]:
-        """The disjoint intervals of columns, beside those that are not possible, in which two terms or more are not certain: left
-        and right of where all terms but one hold, and between those of terms that hold nowhere together."""
-        left, right, columns = inner[0], inner[1], len(self.columns)
-        if len(self._sides) > 2:
-            left = left if _is(left, 0) else np.minimum(left, must[1])
-            right = right if _is(right, columns) else np.maximum(right, must[0])
-        found = (may[0], left), (must[1], must[0]), (right, may[1])
-        return [(low, high) for low, high in found if not (_is(high, 0) or _is(low, columns))]
+        """The intervals of columns, beside those that are not possible, in which two terms or more are not certain: left and right
+        of where all terms but one hold, and between those of terms that hold nowhere together."""
+        found = (may[0], inner[0]), (must[1], must[0]), (inner[1], may[1])
+        return [(low, high) for low, high in found if not (_is(high, 0) or _is(low, len(self.columns)))]
 
     def _intervals(self, term, sides) -> tuple:
         """((begin, end) of the columns where the term may hold, of those where it certainly does), each int64 [rows] or int."""

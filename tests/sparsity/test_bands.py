@@ -31,6 +31,7 @@ MASKS = {
     "documents, causal": lambda n: mods.document_causal(documents(n, 7, 1, "shuffled")),
     "other documents": lambda n: not_mask(mods.document_mask(documents(n, 7))),
     "never": lambda n: lambda b, h, q, kv: (q >= kv) & (q < kv),
+    "never, of three": lambda n: lambda b, h, q, kv: (q >= kv) & (q - kv >= -1) & (q < kv),
     "limits of rows and keys": lambda n: lambda b, h, q, kv: (q >= 20) & (kv < n - 30) | (kv == 3),
 }
 
