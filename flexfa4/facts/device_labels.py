@@ -1,12 +1,13 @@
-"""Labels of captures on a device: they come to the host as their runs, where and with what label each begins.
+"""Labels of captures on a device: they come to the host as their runs, where each ends and what label it has.
 
-That is all of them, in a few bytes a document: tables of labels are made of runs anyway, and where an element is asked for, the runs
-are written out again. Which label comes back is the host's to see.
+That is all of them, in a few bytes a document: tables of labels are made of runs anyway, and where an element is asked for, the
+runs are written out again. Which label comes back is the host's to see.
 """
 from __future__ import annotations
 
+import math
 from functools import lru_cache
-from typing import Sequence
+from typing import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -30,26 +31,31 @@ def label_captures(graph: Graph) -> frozenset[int]:
 
 
 def device_runs(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """(starts, values) of the runs of labels [..., length] on any device, without waiting for it: int64 [capacity], the flat
-    position at which each run begins, 0 past the last one, and the labels there. None for too few labels."""
+    """(last, values) of the runs of labels [..., length] on any device, without waiting for it: int64 [capacity], the flat
+    position at which each run ends, and the labels there; past the last run that one again. None for too few labels."""
     if labels.numel() <= _SHORT:
         return None
-    labels = labels.detach().contiguous()
-    change = torch.ones(labels.shape, dtype=torch.bool, device=labels.device)
-    torch.ne(labels[..., 1:], labels[..., :-1], out=change[..., 1:])
-    starts = torch.nonzero_static(change.view(-1), size=labels.numel() // _LEAST_RUN // 8 * 8, fill_value=0).view(-1)
-    return starts, labels.view(-1).index_select(0, starts)
+    flat = labels.detach().reshape(-1)
+    change = torch.ne(flat[1:], flat[:-1])
+    if labels.ndim > 1:
+        change[labels.shape[-1] - 1::labels.shape[-1]] = True
+    end = flat.numel() - 1
+    last = torch.nonzero_static(change, size=flat.numel() // _LEAST_RUN, fill_value=end).view(-1)
+    return last, flat.index_select(0, last)
 
 
-def runs_of_device(starts: np.ndarray, values: np.ndarray, shape: Sequence[int]) -> Runs | None:
+def runs_of_device(last: np.ndarray, values: np.ndarray, shape: Sequence[int]) -> Runs | None:
     """What `device_runs` found, on the host; None where it may have had no room for all."""
-    count = int(np.count_nonzero(starts)) + 1
-    if count >= starts.size:
+    size = math.prod(shape)
+    count = int(last.searchsorted(size - 1)) + 1
+    if count >= last.size:
         return None
-    return Runs(starts[:count], values[:count], int(np.prod(shape)), shape[-1])
+    starts = np.zeros(count, np.int64)
+    np.add(last[:count - 1], 1, out=starts[1:])
+    return Runs(starts, values[:count], size, shape[-1])
 
 
-class HostTensors(Sequence):
+class HostTensors:
     """Captured tensors on the host, of which some are known by their runs, given as (runs, shape), and written out when asked
     for."""
 
@@ -59,6 +65,9 @@ class HostTensors(Sequence):
 
     def __len__(self) -> int:
         return len(self._tensors)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (self[i] for i in range(len(self)))
 
     def __getitem__(self, i: int) -> torch.Tensor:
         t = self._tensors[i]

@@ -7,6 +7,7 @@ tells most such tiles apart too.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -61,18 +62,32 @@ class LabelTable:
         self.space = space
         # Of labels in one row of which none comes back, each run is a label of its own, and its number is its name.
         self.numbered = runs.length == runs.size and _distinct(runs.values)
-        self.names, self.rising = _names(runs, self.numbered)
+        self.rising = self.numbered or self._rise()
         if not self.rising:
             names = self.names
             self.low, self.high = SparseTable(names, np.minimum), SparseTable(names, np.maximum)
             self.marks = SparseTable(np.uint64(1) << (names & 63).astype(np.uint64), np.bitwise_or)
 
+    @cached_property
+    def names(self) -> np.ndarray:
+        """int32 [n]: the labels of runs as numbers in the order of first appearance."""
+        runs = self.runs
+        if self.numbered:
+            return np.arange(runs.starts.size, dtype=np.int32)
+        return _by_first_appearance(runs.values, runs.starts // runs.length)
+
+    def _rise(self) -> bool:
+        """Whether names rise along each row."""
+        row = self.runs.starts // self.runs.length
+        return bool(((self.names[1:] >= self.names[:-1]) | (row[1:] != row[:-1])).all())
+
     @classmethod
     def make(cls, pair: LabelPair, arrays: list[np.ndarray], space: Space) -> "LabelTable | None":
         if len(arrays) == arrays[0].ndim == 1:
-            rows = [arrays[0][None]]
-        else:
-            rows = [np.moveaxis(a, pair.dim, -1) for a in arrays]
+            array = arrays[0]
+            runs = runs_of(array[None]) if array.size else None
+            return None if runs is None else cls(pair, runs, array.shape, array.shape, space)
+        rows = [np.moveaxis(a, pair.dim, -1) for a in arrays]
         if not all(a.size for a in arrays) or len({r.shape[:-1] for r in rows}) != 1:
             return None
         joined = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=-1)
@@ -137,16 +152,6 @@ def _distinct(values: np.ndarray) -> bool:
         return True
     ordered = np.sort(values)
     return bool((ordered[1:] != ordered[:-1]).all())
-
-
-def _names(runs: Runs, numbered: bool) -> tuple[np.ndarray, bool]:
-    """(int32 [n], whether they rise along each row): the labels of runs as numbers in the order of first appearance."""
-    values = runs.values
-    if numbered:
-        return np.arange(values.size, dtype=np.int32), True
-    row = runs.starts // runs.length
-    names = _by_first_appearance(values, row)
-    return names, bool(((names[1:] >= names[:-1]) | (row[1:] != row[:-1])).all())
 
 
 def _by_first_appearance(values: np.ndarray, row: np.ndarray) -> np.ndarray:

@@ -17,6 +17,8 @@ from .interval_values import Space
 # Elements of a block of BlockTable.
 _BLOCK = 64
 _BLOCK_LEVEL = 6
+# Elements compared at once with their neighbours: an allocator keeps a page of that size, and it stays in the cache.
+_AT_ONCE = 120 << 10
 # Blocks of a GridTable looked at along each axis.
 _SPAN = 3
 
@@ -55,18 +57,31 @@ def runs_of(matrix: np.ndarray, most_share: float = 0.25) -> Runs | None:
     """The runs of a matrix; None where they are more than a share of the elements, or a value is NaN."""
     flat = matrix.reshape(-1)
     length = matrix.shape[1]
-    change = np.empty(flat.size, bool)
-    change[0] = True
-    np.not_equal(flat[1:], flat[:-1], out=change[1:])
-    if flat.size > length:
-        change[length::length] = True
-    starts = np.flatnonzero(change)
+    starts = _changes(flat, length)
     if starts.size > most_share * flat.size:
         return None
     values = flat[starts]
     if values.dtype.kind == "f" and np.isnan(values).any():
         return None
     return Runs(starts, values, flat.size, length)
+
+
+def _changes(flat: np.ndarray, length: int) -> np.ndarray:
+    """Flat positions at which runs of rows of a length begin, ascending."""
+    there = np.empty(min(flat.size, _AT_ONCE), bool)
+    there[0] = True
+    found, before = [], 1
+    for begin in range(0, flat.size, _AT_ONCE):
+        part = flat[begin:begin + _AT_ONCE]
+        np.not_equal(part[before:], flat[begin + before - 1:begin + part.size - 1], out=there[before:part.size])
+        if flat.size > length:
+            there[-begin % length:part.size:length] = True
+        at = there[:part.size].nonzero()[0]
+        if begin:
+            at += begin
+        found.append(at)
+        before = 0
+    return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 class SparseTable:

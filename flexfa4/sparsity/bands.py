@@ -121,8 +121,8 @@ class _Mask:
             lo, hi = (lo + found.lo, hi + found.hi) if sign > 0 else (lo - found.hi, hi - found.lo)
             if found.least is None or least is None:
                 least = most = None
-            else:
-                least, most = (least + found.least, most + found.most) if sign > 0 else (least - found.most, most - found.least)
+                continue
+            least, most = (least + found.least, most + found.most) if sign > 0 else (least - found.most, most - found.least)
         return _side(lo, hi, len(axis), None if least is None else (least, most))
 
     def _labels(self, axis: Axis, table: LabelTable, load: Node) -> Side:
@@ -184,8 +184,8 @@ class _Mask:
         return self._segments((full, first[full], last[full]), _tiles([(begin, first), (last, end)]), kinds)
 
     def _looks(self, may: tuple, must: tuple, inner: tuple) -> list[tuple]:
-        """The intervals of columns, beside those that are not possible, in which two terms or more are not certain: left and right
-        of where all terms but one hold, and between those of terms that hold nowhere together."""
+        """The intervals of columns, beside those that are not possible, in which two terms or more are not certain: left and
+        right of where all terms but one hold, and between those of terms that hold nowhere together."""
         found = (may[0], inner[0]), (must[1], must[0]), (inner[1], may[1])
         return [(low, high) for low, high in found if not (_is(high, 0) or _is(low, len(self.columns)))]
 
@@ -270,8 +270,8 @@ class _Mask:
     # Tiles that stay open
 
     def _open_tiles(self, i: np.ndarray, j: np.ndarray, not_full: bool) -> tuple[np.ndarray, np.ndarray] | None:
-        """Which of the tiles in rows i and columns j are not PARTIAL, as flat places and kinds; None where all are. not_full: each
-        tile has an element that is masked."""
+        """Which of the tiles in rows i and columns j are not PARTIAL, as flat places and kinds; None where all are. not_full:
+        each tile has an element that is masked."""
         if not i.size:
             return None
         mixed = self._mixed(i, j, not_full)
@@ -297,23 +297,24 @@ class _Mask:
         for term, sides in zip(self.terms.terms, self._sides):
             if isinstance(term, OneSided):
                 on_rows = (term.axis or self.rows.op) is self.rows.op
-                lo, hi = (np.broadcast_to(x, (3, len(self.rows if on_rows else self.columns)))[1:] for x in (sides.lo, sides.hi))
+                at = (np.broadcast_to(x, (3, len(self.rows if on_rows else self.columns)))[1:] for x in (sides.lo, sides.hi))
+                lo, hi = at
                 if (lo != hi).any():
                     return None
-                value = lo[:, i][:, None] if on_rows else lo[:, j]
-            else:
-                f, g = (side.ends for side in (sides[::-1] if self.transposed else sides))
-                if f is None or g is None:
-                    return None
-                a, b = f.take(i, axis=1)[:, None], g.take(j, axis=1)
-                a, b = (a, b) if term.q_left != self.transposed else (b, a)
-                value = a < b if term.op is Op.LT else a <= b if term.op is Op.LE else a == b
-            values.append((value, value))
-        found = _evaluate(self.terms.expression, values)[0]
+                values.append(lo[:, i][:, None] if on_rows else lo[:, j])
+                continue
+            f, g = sides[::-1] if self.transposed else sides
+            f, g = f.corners(i), g.corners(j)
+            if f is None or g is None:
+                return None
+            f = f[:, None]
+            a, b = (f, g) if term.q_left != self.transposed else (g, f)
+            values.append(a < b if term.op is Op.LT else a <= b if term.op is Op.LE else a == b)
+        found = _value(self.terms.expression, values)
+        found = (found if found.shape == (2, 2, i.size) else np.broadcast_to(found, (2, 2, i.size))).reshape(4, -1)
         if not_full:
-            return np.broadcast_to(found.any(axis=(0, 1)), i.size)
-        found = np.broadcast_to(found, (2, 2, i.size)).reshape(4, -1)
-        return (found[1:] != found[0]).any(axis=0)
+            return np.logical_or.reduce(found)
+        return np.logical_or.reduce(found[1:] != found[0])
 
 
 def _size(x: Interval) -> int:
@@ -349,6 +350,9 @@ def _tiles(segments: Sequence[tuple]) -> tuple[np.ndarray, np.ndarray]:
     return row.repeat(length), np.arange(total) + (begin - length.cumsum() + length).repeat(length)
 
 
+_PARTIAL = int(Kind.PARTIAL)            # and FULL is one more; numpy takes its time over an enumeration
+
+
 def _packed(bounds: tuple[np.ndarray, ...], columns: int) -> tuple[np.ndarray, np.ndarray]:
     """(row_ptr, runs) of rows that are a PARTIAL, a FULL and a PARTIAL run, some of them empty, between four `bounds` [rows]."""
     rows, dtype = bounds[0].size, run_type(columns)
@@ -362,7 +366,7 @@ def _packed(bounds: tuple[np.ndarray, ...], columns: int) -> tuple[np.ndarray, n
     at = there.nonzero()[0]
     runs = np.empty((at.size, 3), dtype)
     runs[:, 0] = flat.take(at)
-    runs[:, 2] = (at.astype(np.int8) & 1) + Kind.PARTIAL
+    runs[:, 2] = (at.astype(np.int8) & 1) + _PARTIAL
     at += 1
     runs[:, 1] = flat.take(at)
     pointer = np.zeros(rows + 1, np.int32)
@@ -417,6 +421,14 @@ def _evaluate(x: Expression, terms: list[tuple]) -> tuple:
         return ~may[0], ~must[0]
     join = np.logical_and if x[0] is Op.AND else np.logical_or
     return join(*must), join(*may)
+
+
+def _value(x: Expression, terms: list[np.ndarray]) -> np.ndarray:
+    """An expression from the values of its terms, Boolean arrays."""
+    if isinstance(x, int):
+        return terms[x]
+    first, *rest = (_value(inner, terms) for inner in x[1:])
+    return ~first if x[0] is Op.NOT else first & rest[0] if x[0] is Op.AND else first | rest[0]
 
 
 def _merged(row, begin, end, kind) -> tuple:

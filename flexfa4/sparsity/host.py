@@ -1,16 +1,13 @@
-"""Captured tensors on the host, fetched from a device in one transfer, and spans on a device, sent in one."""
+"""Captured tensors on the host, fetched from a device with one wait, and spans on a device, sent without one."""
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Callable
 
+import numpy as np
 import torch
 
 from flexfa4.facts.device_labels import HostTensors, device_runs, label_captures, runs_of_device
 from flexfa4.ir.bound import BoundGraph
-
-# Where each piece of a buffer starts: a multiple of the largest element, and of what a kernel reads at once.
-_ALIGNED = 16
 
 
 def on_cpu(t: torch.Tensor) -> bool:
@@ -19,64 +16,54 @@ def on_cpu(t: torch.Tensor) -> bool:
 
 
 def on_host(bound: BoundGraph, here: Callable[[torch.Tensor], bool] = on_cpu) -> BoundGraph:
-    """`bound` with its captures on the CPU, detached. All captures that are not `here` are packed into one buffer of bytes and
-    copied at once, labels as their runs, so the device is waited for once; and once more where labels have too many runs."""
+    """`bound` with its captures on the CPU, detached. All that are not `here` are copied together, labels as their runs, so the
+    device is waited for once; and once more where labels have too many runs."""
     away = [i for i, t in enumerate(bound.tensors) if not here(t)]
     if not away:
         return bound
-    found = {i: device_runs(bound.tensors[i]) for i in label_captures(bound.graph).intersection(away)}
-    coded = {i: parts for i, parts in found.items() if parts is not None}
     tensors = list(bound.tensors)
-    fetched = iter(_fetch([part for i in away for part in coded.get(i, (tensors[i].detach(),))]))
-    for i in away:
-        if i not in coded:
-            tensors[i] = next(fetched)
-            continue
+    labels = label_captures(bound.graph)
+    coded = {i: parts for i in away if i in labels and (parts := device_runs(tensors[i])) is not None}
+    whole = [i for i in away if i not in coded]
+    fetched = iter(fetch([part for parts in coded.values() for part in parts] + [tensors[i].detach() for i in whole]))
+    crowded = []
+    for i in coded:
         shape = tuple(tensors[i].shape)
         runs = runs_of_device(next(fetched).numpy(), next(fetched).numpy(), shape)
-        if runs is not None:
+        if runs is None:
+            crowded.append(i)
+        else:
             tensors[i] = runs, shape
-    crowded = [i for i in coded if isinstance(tensors[i], torch.Tensor)]
-    for i, t in zip(crowded, _fetch([tensors[i].detach() for i in crowded])):
-        tensors[i] = t
-    return replace(bound, tensors=HostTensors(tensors))
+    for i in whole:
+        tensors[i] = next(fetched)
+    if crowded:
+        for i, t in zip(crowded, fetch([tensors[i].detach() for i in crowded])):
+            tensors[i] = t
+    return BoundGraph(bound.graph, HostTensors(tensors), bound.literals, bound.origin)
 
 
-def _fetch(parts: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors of one device on the host, by waiting for it once."""
-    if not parts:
-        return []
-    pieces, begins, size = [], [], 0
+def fetch(parts: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of tensors of one device in host memory; waits for the device once."""
+    device = parts[0].device
+    if device.type != "cuda":
+        return [part.to("cpu", copy=True) for part in parts]
+    # Through pinned memory, which torch keeps for the next time: a copy from pageable memory goes in small pieces.
+    found = []
     for part in parts:
-        flat = part.contiguous().reshape(-1).view(torch.uint8)
-        gap = -flat.numel() % _ALIGNED
-        pieces += [flat, flat.new_empty(gap)] if gap else [flat]
-        begins.append(size)
-        size += flat.numel() + gap
-    buffer = to_host(pieces[0] if len(pieces) == 1 else torch.cat(pieces))
-    return [buffer[begin:begin + part.nbytes].view(part.dtype).reshape(part.shape) for begin, part in zip(begins, parts)]
-
-
-def to_host(buffer: torch.Tensor) -> torch.Tensor:
-    """A copy in host memory; waits for the device."""
-    if buffer.device.type != "cuda":
-        return buffer.cpu()
-    # Through pinned memory, which torch keeps for the next time: a copy from pageable memory goes in pieces of 64 KiB.
-    found = torch.empty(buffer.shape, dtype=buffer.dtype, pin_memory=True)
-    found.copy_(buffer, non_blocking=True)
-    torch.cuda.current_stream(buffer.device).synchronize()
+        host = torch.empty(part.shape, dtype=part.dtype, pin_memory=True)
+        found.append(host.copy_(part.contiguous(), non_blocking=True))
+    torch.cuda.current_stream(device).synchronize()
     return found
 
 
-def to_device(parts: tuple[torch.Tensor, ...], device: torch.device) -> list[torch.Tensor]:
-    """CPU tensors on a device, in one copy, which is not waited for."""
-    begins, size = [], 0
-    for part in parts:
-        begins.append(size)
-        size += part.nbytes + -part.nbytes % _ALIGNED
-    buffer = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
-    filled = buffer.numpy()
-    for begin, part in zip(begins, parts):
-        filled[begin:begin + part.nbytes] = part.numpy().reshape(-1).view("u1")
+def send(row_ptr: np.ndarray, runs: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Spans on a device, in one copy, which is not waited for: int32 [rows + 1], and [n, 3] of `runs`' type."""
+    # The second part begins at a multiple of 16 bytes, as much as a kernel reads at once.
+    begin = -(-row_ptr.size // 4) * 4
+    buffer = torch.empty(begin + (runs.nbytes + 3) // 4, dtype=torch.int32, pin_memory=device.type == "cuda")
+    host = buffer.numpy()
+    host[:row_ptr.size] = row_ptr
+    host[begin:].view(runs.dtype)[:runs.size] = runs.reshape(-1)
     there = buffer.to(device, non_blocking=True)
-    return [there[begin:begin + part.nbytes].view(part.dtype).view(part.shape) for begin, part in zip(begins, parts)]
+    second = there.view(torch.from_numpy(runs).dtype)
+    return there[:row_ptr.size], second.as_strided(runs.shape, (3, 1), begin * (4 // runs.itemsize))

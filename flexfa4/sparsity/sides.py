@@ -1,7 +1,7 @@
 """What one side of a comparison is over the tiles of an axis, and from which tile on it reaches a value.
 
-A side that rises along the keys is searched by bisection. Two need none: the position plus a number, and labels of which none comes
-back, which are known by the positions at which their runs begin. There a division by the tile size gives the tile.
+A side that rises along the keys is searched by bisection. Two need none: the position plus a number, and labels of which none
+comes back, which are known by the positions at which their runs begin. There a division by the tile size gives the tile.
 """
 from __future__ import annotations
 
@@ -48,20 +48,23 @@ class Axis:
 class Side:
     """One side of a comparison over n tiles of an axis: least and greatest value `lo` and `hi`, [n].
 
-    ends: the value at the first and last position of each tile, [2, n]; None where it is not known exactly. dense: every whole
-    number from lo to hi is a value at some position of the tile. within: Python ints that no value lies outside of; None: not
-    known. from_low, from_high: the first tile whose least, or greatest, value is at least v (`beyond`: greater than v), for each
+    corners(i): the values at the first and last position of tiles i, [2, m]; None where they are not known exactly. dense: every
+    whole number from lo to hi is a value at some position of the tile. within: Python ints that no value lies outside of; None:
+    not known. from_low, from_high: the first tile whose least, or greatest, value is at least v (`beyond`: greater than v), for each
     v [m], n where there is none; `bounds`: as `within`, of v. Only for sides that rise (`rises`).
     """
 
     dense = False
-    within: tuple[int, int] | None = None
 
-    def __init__(self, lo: np.ndarray, hi: np.ndarray, ends: np.ndarray | None, within: tuple[int, int] | None = None):
-        self.lo, self.hi, self.ends, self.within = lo, hi, ends, within
+    def __init__(self, lo: np.ndarray, hi: np.ndarray, ends: np.ndarray | None, within: tuple[int, int] | None):
+        """ends: the values at the first and last position of all tiles, [2, n]."""
+        self.lo, self.hi, self.within, self._ends = lo, hi, within, ends
 
     def __neg__(self) -> "Side":
         return Negated(self)
+
+    def corners(self, i: np.ndarray) -> np.ndarray | None:
+        return None if self._ends is None else self._ends.take(i, axis=1)
 
     def rises(self) -> bool:
         """Whether lo and hi rise from tile to tile."""
@@ -78,12 +81,16 @@ class Negated(Side):
     """The negative of a side."""
 
     def __init__(self, side: Side):
-        ends = side.ends
-        super().__init__(-side.hi, -side.lo, None if ends is None else -ends, side.within and (-side.within[1], -side.within[0]))
+        within = side.within
+        super().__init__(-side.hi, -side.lo, None, within and (-within[1], -within[0]))
         self._of, self.dense = side, side.dense
 
     def __neg__(self) -> Side:
         return self._of
+
+    def corners(self, i):
+        found = self._of.corners(i)
+        return None if found is None else -found
 
 
 class Position(Side):
@@ -96,9 +103,8 @@ class Position(Side):
         self.within = added, added + axis.length - 1
         self.lo, self.hi = (axis.first, axis.last) if added == 0 else (axis.first + added, axis.last + added)
 
-    @property
-    def ends(self) -> np.ndarray:
-        return self.axis.ends + self.added if self.added else self.axis.ends
+    def corners(self, i):
+        return np.array((self.lo.take(i), self.hi.take(i)))
 
     def rises(self) -> bool:
         return True
@@ -118,8 +124,9 @@ class Position(Side):
         return tiles
 
     def _exact(self, v: np.ndarray, bounds: tuple[int, int] | None) -> bool:
-        return v.dtype == np.int64 and bounds is not None and -_LARGE < bounds[0] + self.added and bounds[1] + self.added < _LARGE \
-            and abs(self.added) < _LARGE
+        """Whether division is as good as bisection: nothing wraps around."""
+        return bounds is not None and -_LARGE < bounds[0] and bounds[1] < _LARGE and -_LARGE < self.added < _LARGE \
+            and v.dtype == np.int64
 
     def _tiles(self, v: np.ndarray, more: int, bounds: tuple[int, int]) -> np.ndarray:
         """The tile of position v + more, 0 before the first, and n after the last but for positions in a ragged last tile."""
@@ -151,9 +158,8 @@ class RunNumbers(Side):
         self.hi = number.repeat(self._high[1:] - self._high[:-1])
         self.within = 0, starts.size - 2
 
-    @cached_property
-    def ends(self) -> np.ndarray:
-        return np.array((self.lo, self.hi))
+    def corners(self, i):
+        return np.array((self.lo.take(i), self.hi.take(i)))
 
     def rises(self) -> bool:
         return True

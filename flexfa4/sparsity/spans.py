@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from .host import to_device
+from .host import send
 
 
 class Kind(IntEnum):
@@ -94,7 +94,7 @@ class Spans(Grid):
         device = torch.device(device)
         if self.device.type != "cpu" or device.type == "cpu":
             return replace(self, row_ptr=self.row_ptr.to(device), compact=self.compact.to(device))
-        row_ptr, compact = to_device((self.row_ptr, self.compact), device)
+        row_ptr, compact = send(self.row_ptr.numpy(), self.compact.numpy(), device)
         return replace(self, row_ptr=row_ptr, compact=compact)
 
     def row(self, mb: int, mh: int, tile: int) -> list[tuple[int, int, Kind]]:

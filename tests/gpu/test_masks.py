@@ -19,26 +19,42 @@ def test_same_spans_as_on_the_host(order, make):
     assert torch.equal(there.row_ptr.cpu(), here.row_ptr) and torch.equal(there.compact.cpu(), here.compact)
 
 
+def watch(monkeypatch) -> list[int]:
+    """Bytes of each fetch to come, outside of which an operation that waits for the device raises."""
+    copied, plain = [], host.fetch
+
+    def fetch(parts):
+        copied.append(sum(part.nbytes for part in parts))
+        torch.cuda.set_sync_debug_mode("default")
+        try:
+            return plain(parts)
+        finally:
+            torch.cuda.set_sync_debug_mode("error")
+
+    monkeypatch.setattr(host, "fetch", fetch)
+    return copied
+
+
+@pytest.fixture(autouse=True)
+def usual_syncs():
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.parametrize("order", ["rising", "recurring"])
 def test_documents_wait_once(order, monkeypatch):
     """Labels stay where they are: only where runs begin is copied, and torch itself waits for nothing."""
-    copied, plain = [], host.to_host
-    monkeypatch.setattr(host, "to_host", lambda buffer: copied.append(buffer.numel()) or plain(buffer))
+    copied = watch(monkeypatch)
     labels = documents(50000, 40, 0, order).cuda()
     mask = create_block_mask(mods.document_causal(labels), 1, 1, 50000, 50000)
     mask.spans(64, 64)
     copied.clear()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        mask.spans(128, 128)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    mask.spans(128, 128)
     assert len(copied) == 1 and copied[0] < labels.nbytes / 4
 
 
 def test_many_kinds_of_captures_wait_once(monkeypatch):
-    copied, plain = [], host.to_host
-    monkeypatch.setattr(host, "to_host", lambda buffer: copied.append(buffer.numel()) or plain(buffer))
+    copied = watch(monkeypatch)
     labels = torch.stack([documents(6000, 9, seed, "recurring") for seed in range(2)])
     limits, last = torch.randint(0, 6000, (6000,)), torch.tensor(5900)
 
@@ -46,5 +62,7 @@ def test_many_kinds_of_captures_wait_once(monkeypatch):
         ids, ends, end = (t.to(device) for t in (labels, limits, last))
         return create_block_mask(lambda b, h, q, kv: (ids[b, q] == ids[b, kv]) & (kv <= ends[q]) & (kv < end), 2, 1, 6000, 6000)
 
-    here, there = build("cpu").spans(128, 128), build("cuda").spans(128, 128)
+    here, mask = build("cpu").spans(128, 128), build("cuda")
+    there = mask.spans(128, 128)
+    torch.cuda.set_sync_debug_mode("default")
     assert len(copied) == 1 and torch.equal(there.compact.cpu(), here.compact)

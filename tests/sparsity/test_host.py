@@ -14,9 +14,9 @@ from tests.sparsity.test_exact import documents
 
 @pytest.fixture
 def waits(monkeypatch):
-    """Bytes of each transfer to the host."""
-    found, plain = [], host.to_host
-    monkeypatch.setattr(host, "to_host", lambda buffer: found.append(buffer.numel()) or plain(buffer))
+    """Bytes that each wait is for."""
+    found, plain = [], host.fetch
+    monkeypatch.setattr(host, "fetch", lambda parts: found.append(sum(p.nbytes for p in parts)) or plain(parts))
     return found
 
 
@@ -24,13 +24,13 @@ def moved(bound):
     return host.on_host(bound, here=lambda t: False)
 
 
-def test_captures_travel_in_one_buffer(waits):
+def test_captures_travel_together(waits):
     tensors = (torch.arange(5, dtype=torch.int32), torch.rand(3, 4, dtype=torch.float64).T, torch.tensor([True, False, True]),
                torch.tensor(7))
     a, b, c, d = tensors
     bound = bind(lambda bb, h, q, kv: (a[q] > 0) & (b[q, kv] > 0.5) & c[q] & (q < d), "mask")
     found = moved(bound)
-    assert len(bound.tensors) == len(found.tensors) == 4 and waits == [32 + 96 + 16 + 8 + 8]
+    assert len(bound.tensors) == len(found.tensors) == 4 and waits == [sum(t.nbytes for t in tensors)]
     assert all(torch.equal(x, y) for x, y in zip(bound.tensors, found.tensors))
     assert all(x.data_ptr() != y.data_ptr() for x, y in zip(bound.tensors, found.tensors))
 
@@ -69,10 +69,11 @@ def test_labels_of_too_many_runs_travel_again_as_they_are(length, waits):
 
 def test_runs_and_back():
     labels = torch.zeros(2, 5000, dtype=torch.int16)
-    labels[0, 1200:], labels[1, 4999:] = 5, 7
+    labels[0, 1200:], labels[1, :4999] = 5, 5
+    labels[1, 4999] = 7
     parts = [part.numpy() for part in device_runs(labels)]
     runs = runs_of_device(*parts, labels.shape)
-    assert (runs.starts.tolist(), runs.values.tolist()) == ([0, 1200, 5000, 9999], [0, 5, 0, 7])
+    assert (runs.starts.tolist(), runs.values.tolist()) == ([0, 1200, 5000, 9999], [0, 5, 5, 7])
     assert torch.equal(HostTensors([(runs, labels.shape)])[0], labels)
     assert device_runs(labels[0, :4096]) is None                # few labels are copied as they are
 
@@ -82,3 +83,13 @@ def test_only_labels_count_as_labels():
     mask = bind(lambda b, h, q, kv: (table[b, q] == table[b, kv]) & (limits[q] > kv) & (limits[q] == 3), "mask")
     assert [mask.tensors[i] is table for i in label_captures(mask.graph)] == [True]
     assert not label_captures(bind(lambda b, h, q, kv: table[q, b] == table[kv, b], "mask").graph)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8])
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32])
+def test_what_is_sent_arrives(rows, dtype):
+    row_ptr = torch.arange(rows + 1, dtype=torch.int32) * 3
+    runs = torch.arange(9 * rows, dtype=dtype).reshape(-1, 3)
+    found = host.send(row_ptr.numpy(), runs.numpy(), torch.device("cpu"))
+    assert torch.equal(found[0], row_ptr) and torch.equal(found[1], runs) and found[1].dtype is dtype
+    assert found[1].is_contiguous() and found[1].data_ptr() % 16 == 0
