@@ -50,8 +50,8 @@ class Side:
 
     corners(i): the values at the first and last position of tiles i, [2, m]; None where they are not known exactly. dense: every
     whole number from lo to hi is a value at some position of the tile. within: Python ints that no value lies outside of; None:
-    not known. from_low, from_high: the first tile whose least, or greatest, value is at least v (`beyond`: greater than v), for each
-    v [m], n where there is none; `bounds`: as `within`, of v. Only for sides that rise (`rises`).
+    not known. from_low, from_high: the first tile whose least, or greatest, value is at least v (`beyond`: greater than v), for
+    each v [m], n where there is none; `bounds`: as `within`, of v. Only for sides that rise (`rises`).
     """
 
     dense = False
