@@ -3,7 +3,8 @@
 Of `score - slope[h] * (q - kv)` the second part is an affine term (`affine.py`): `begin + step * column` in a fragment. In the
 exponent it costs one FMA an element where the top of the row is subtracted anyway; added to the score it costs two. Terms of
 the row alone cost nothing there, and neither does a factor that is the same for the whole launch: of `cap * tanh(score / cap)`
-one goes into the exponent's scale, the other into the scores'. Where a thread has one row, so does a factor of the row.
+one goes into the exponent's scale, the other into the scores'. Where a thread has one row, so does a factor of the row, and what
+is the same along columns or diagonals of a tile is read from a table (`sm100/additions.py`).
 """
 from __future__ import annotations
 
@@ -15,13 +16,16 @@ from cutlass import Float32
 from flexfa4.emit.emitter import Emitter, Scope
 from flexfa4.emit.values import select
 from flexfa4.facts.axes import axes
+from flexfa4.facts.lines import Line, lines
 from flexfa4.ir import DType, Node, Op, topological
+from flexfa4.plan.hoist import element_operations
 
 from .affine import Term
 from .carried import Fixed
 
-LAUNCH: frozenset[Op] = frozenset()
-ROW = frozenset({Op.B, Op.H, Op.Q})
+_ROW = frozenset({Op.B, Op.H, Op.Q})
+# A value in the middle of a graph is read from a table where that saves so many operations.
+_WORTH = 4
 # In place of a factor of 0, which would make NaN of what is hidden.
 SMALL = 1e-30
 
@@ -29,15 +33,18 @@ SMALL = 1e-30
 @dataclass(frozen=True)
 class Split:
     """A score graph's root as the product of `factors` and `inner`, plus sign * value of each addition: walked (indices among
-    the graph's affine terms) and of the row alone. factors: nodes that are the same for the launch, or for a row (`shared` of
-    `split_root`). scaled: of a node `score * other` that alone reads the score, where `other` is as shared: the node and
-    `other`."""
+    the graph's affine terms), of the row alone, and tabled, which are the same along lines. factors: nodes that are the same for
+    the launch, or for a row. scaled: of a node `score * other` that alone reads the score, where `other` is as shared: the node
+    and `other`. line: of the table; kept: a node below `inner` that is read from it, where nothing added is."""
 
     inner: Node
     walked: tuple[tuple[int, int], ...]
     of_row: tuple[tuple[int, Node], ...]
     factors: tuple[Node, ...] = ()
     scaled: tuple[Node, Node] | None = None
+    tabled: tuple[tuple[int, Node], ...] = ()
+    kept: Node | None = None
+    line: Line | None = None
 
     def factor(self, at: Scope) -> Float32 | None:
         """The product of the factors; None for 1."""
@@ -49,14 +56,36 @@ class Split:
         return select((first < SMALL) & (first > -SMALL), Float32(SMALL), first, Float32)
 
 
-def split_root(emitter: Emitter, terms: Sequence[Term], shared: frozenset[Op] = LAUNCH) -> Split:
-    """Takes off additions from the outside until one is neither walked nor of the row, then factors; nothing where the graph is
-    to be precise. shared: what factors may depend on."""
+@dataclass(frozen=True)
+class Rows:
+    """What a thread's rows allow. own: it has one row, whose factors need no register more than those of the launch, and shares
+    a table with threads of other rows; one_head: these have the same head."""
+
+    own: bool = False
+    one_head: bool = True
+
+    @property
+    def shared(self) -> frozenset[Op]:
+        """What factors may depend on."""
+        return _ROW if self.own else frozenset()
+
+    def lines(self, root: Node) -> dict[Node, Line]:
+        """Nodes that can be tabled."""
+        on = axes(root)
+        found = lines(root) if self.own else {}
+        return {n: line for n, line in found.items()
+                if line is not Line.TILE and n.dtype is DType.F32 and (self.one_head or Op.H not in on[n])}
+
+
+def split_root(emitter: Emitter, terms: Sequence[Term], rows: Rows = Rows()) -> Split:
+    """Takes off additions from the outside until one is none of those that can be kept apart, then factors; nothing where the
+    graph is to be precise."""
     (n,) = emitter.roots
     on, index = axes(n), {t.node: k for k, t in enumerate(terms)}
-    walked, of_row = [], []
+    walked, of_row, tabled, line = [], [], [], None
     if emitter.precise:
         return Split(n, (), ())
+    on_line, shared = rows.lines(n), rows.shared
     while n.dtype is DType.F32 and n.op in (Op.ADD, Op.SUB):
         left, right = n.args
         sign = -1 if n.op is Op.SUB else 1
@@ -66,8 +95,11 @@ def split_root(emitter: Emitter, terms: Sequence[Term], shared: frozenset[Op] = 
             break
         if right in index:
             walked.append((sign, index[right]))
-        elif on[right] <= ROW and right.dtype is DType.F32:
+        elif on[right] <= _ROW and right.dtype is DType.F32:
             of_row.append((sign, right))
+        elif right in on_line and line in (None, on_line[right]):
+            line = on_line[right]
+            tabled.append((sign, right))
         else:
             break
         n = left
@@ -77,8 +109,21 @@ def split_root(emitter: Emitter, terms: Sequence[Term], shared: frozenset[Op] = 
         factors.append(product[1])
     readers = [m for m in topological(n) if any(a.op is Op.SCORE for a in m.args)]
     scaled = _product(readers[0], on, shared) if len(readers) == 1 else None
+    if line is not None:
+        # One more in the table is for nothing.
+        tabled += [(sign, terms[k].node) for sign, k in walked if on_line.get(terms[k].node) is line]
+        walked = [(sign, k) for sign, k in walked if on_line.get(terms[k].node) is not line]
+    kept = None if line else _longest(n, on_line)
     return Split(n, tuple(walked), tuple(of_row), tuple(factors),
-                 (readers[0], scaled[1]) if scaled and scaled[0].op is Op.SCORE else None)
+                 (readers[0], scaled[1]) if scaled and scaled[0].op is Op.SCORE else None,
+                 tuple(tabled), kept, on_line[kept] if kept else line)
+
+
+def _longest(root: Node, on_line: dict[Node, Line]) -> Node | None:
+    """The node of a line with the most operations below it, if they are worth a table."""
+    operations = {n: element_operations(n) for n in topological(root) if n in on_line}
+    longest = max(operations, key=operations.get, default=None)
+    return longest if longest and operations[longest] >= _WORTH else None
 
 
 def _product(n: Node, on: dict, shared: frozenset[Op]) -> tuple[Node, Node] | None:

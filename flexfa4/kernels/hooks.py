@@ -24,7 +24,7 @@ from flexfa4.facts.documents import TRUE, inside
 from flexfa4.ir import Op
 from flexfa4.plan.signature import KINDS
 
-from .added import LAUNCH, NOTHING, ROW, Added, split_root
+from .added import NOTHING, Added, Rows, split_root
 from .affine import Walker, affine_terms
 from .arguments import Signature, Values
 from .bits import Words, below, bit
@@ -37,8 +37,8 @@ LN_2 = math.log(2.0)
 
 
 class Hooks(Fixed):
-    """The graphs of one kernel. Makes what needs no coordinate, so build it outside staged loops. own_rows: a thread has one row,
-    and factors of a row are kept apart from the graph like those of the launch."""
+    """The graphs of one kernel. Makes what needs no coordinate, so build it outside staged loops. own_rows: a thread has one row
+    (`added.Rows`)."""
 
     def __init__(self, signature: Signature, values: Values, own_rows: bool = False):
         plan = signature.plan
@@ -54,7 +54,8 @@ class Hooks(Fixed):
                     self.reads["inside"] = slice_reads(self.emitters["inside"], contiguous)
         self.terms = affine_terms(self.emitters["score"]) if "score" in self.emitters else ()
         self.words = Words(self.emitters["mask"], plan.pack > 1) if "mask" in self.emitters else None
-        self.split = split_root(self.emitters["score"], self.terms, ROW if own_rows else LAUNCH) if self.has("score") else None
+        rows = Rows(own_rows, plan.pack == 1)
+        self.split = split_root(self.emitters["score"], self.terms, rows) if self.has("score") else None
 
     def has(self, kind: str) -> bool:
         return kind in self.emitters
@@ -137,11 +138,20 @@ class RowHooks(Fixed):
         """A score that `exponent_scale` makes -inf."""
         return _hidden(self.factor(i))
 
+    def on_line(self, q: Int32, kv: Int32) -> Float32:
+        """What `Split.line`'s table has of the line through a position: what is added, in units of the exponent, or
+        `Split.kept`'s value."""
+        scope = self._tiles["score"].inner(q=q, kv=kv)
+        if self._split.kept:
+            return Float32(scope.value_of(self._split.kept))
+        return sum((Float32(scope.value_of(n)) * (sign * LOG2_E) for sign, n in self._split.tabled), Float32(0.0))
+
     def score(self, fragment: cute.Tensor, columns: Sequence[Int32], scale: Float32, area: Area | None = None,
-              slices: Sequence[Stretch] = (), split: bool = False) -> None:
+              slices: Sequence[Stretch] = (), split: bool = False, kept: Callable | None = None) -> None:
         """fragment[i, j] = score graph(fragment[i, j] * scale) in place; nothing without a score graph. area: where the offsets
         of rows and columns are known while compiling; affine terms are then walked. slices: those that are inside. split: without
-        what `added` gives; nothing where the scaled score is all that is left (`Hooks.softmax_scale`)."""
+        what `added` gives; nothing where the scaled score is all that is left (`Hooks.softmax_scale`). kept: column of the fragment
+        -> the value of `Split.kept`."""
         if "score" not in self._rows or split and self._split.inner.op is Op.SCORE:
             return
         emitter, tile, rows = self._emitters["score"], self._tiles["score"], self._rows["score"]
@@ -156,6 +166,8 @@ class RowHooks(Fixed):
             for i, row in enumerate(rows):
                 known = self._walker.known(starts[i], area.columns[j]) if walks else {}
                 known |= _of_element(slices, i, j)
+                if kept:
+                    known[self._split.kept] = kept(j)
                 if scaled:
                     known[scaled[0]] = fragment[i, j] * products[i]
                 scope = emitter.join(row, column, known=known, score=fragment[i, j] * scale)

@@ -24,9 +24,10 @@ WORDS = 2  # of each key at most: they are registers
 
 @dataclass(frozen=True)
 class Spread(Fixed):
-    """shared: int32 [32] in shared memory, aligned to 16 bytes, of this warp alone. count: keys at a time, a multiple of 4."""
+    """shared: int32 [32] in shared memory, aligned to 16 bytes, of this warp alone; None where there is no room, and nothing is
+    spread. count: keys at a time, a multiple of 4."""
 
-    shared: cute.Tensor
+    shared: cute.Tensor | None
     count: int
 
     def key(self, first: Int32) -> Int32:
@@ -37,6 +38,8 @@ class Spread(Fixed):
     def values(self, emitter: Emitter, lane: Scope, wanted: frozenset[Node]) -> dict[Node, list]:
         """The values for all keys of those of the wanted nodes that need nothing else of an element. lane: a scope at `key`."""
         chosen, words = [], 0
+        if self.shared is None:
+            return {}
         for n in frontier(emitter.roots, lane.axes):
             if n in wanted:
                 words += self.words_of(emitter, n)

@@ -253,6 +253,32 @@ def gains_alone(score, b, h, q, kv):
     return score * HEAD_GAINS[h] * ROW_GAINS[q] + LIFTS[q]
 
 
+def decaying(score, b, h, q, kv):
+    """NaN above the diagonal, and an infinity beside it."""
+    return score - torch.log(1.0 * (q - kv + 1)) * HEAD_GAINS[h]
+
+
+def by_key(score, b, h, q, kv):
+    """Some keys never seen, the others' steps not the same."""
+    return 0.5 * (score * HEAD_GAINS[h]) + KEY_BIAS[b, kv]
+
+
+def lines_of_two_kinds(score, b, h, q, kv):
+    return score + KEY_BIAS[b, kv] + RAMP[q - kv] + 0.01 * kv - 0.02 * (q - kv) * HEAD_GAINS[h]
+
+
+def inside_a_cap(score, b, h, q, kv):
+    """A value of the distance in the middle of a graph."""
+    return 3.0 * torch.tanh((score + RAMP[torch.clamp(3 * (q - kv) + h, 0, 399)]) / 3.0)
+
+
+def uneven_columns(b, h, q, kv):
+    """A mask that needs numbers of each key."""
+    return (q * 7 + LABELS[kv] * LABELS[kv]) % 5 != 0
+
+
+KEYS = torch.arange(2 * 420).view(2, 420)
+KEY_BIAS = torch.where(KEYS % 9 == 4, -torch.inf, KEYS * 7 % 50 / 10)
 RAMP = torch.linspace(-2, 2, 400)
 HEAD_GAINS = torch.tensor([1.5, -0.75, 0.0, -2.0])
 ROW_GAINS = torch.linspace(-1, 1.2, 300)
@@ -293,6 +319,15 @@ CASES = [
     Case("a factor of the score alone", (200, 200), score_mod=lambda s, b, h, q, kv: s * -0.5, mask_mod=mods.causal_mask),
     Case("factors and additions of rows", (300, 300), (4, 2), (64, 64), score_mod=gains, mask_mod=upper_half, workers=3),
     Case("factors of rows", (300, 300), (4, 2), (64, 64), score_mod=gains_alone, mask_mod=upper_half, workers=3),
+    Case("bias of the distance by head", (300, 420), (2, 2), score_mod=by_distance(2, 420), mask_mod=mods.causal_mask, workers=1,
+         pack=1),
+    Case("NaN where hidden", (300, 300), (4, 4), (64, 64), score_mod=decaying, mask_mod=mods.causal_mask, workers=3),
+    Case("bias of the key", (300, 420), (4, 4), (64, 64), 2, score_mod=by_key, workers=3),
+    Case("bias of key and distance", (300, 390), (4, 4), (64, 64), 2, score_mod=lines_of_two_kinds, mask_mod=mods.causal_mask,
+         workers=3),
+    Case("bias inside a cap", (300, 330), (4, 4), (64, 64), score_mod=inside_a_cap, mask_mod=uneven_columns, workers=1),
+    Case("bias of the distance, numbers of keys", (300, 330), (2, 1), score_mod=wrapping, mask_mod=uneven_columns, workers=1),
+    Case("bias of the distance, few rows", (60, 420), (2, 2), (64, 64), score_mod=by_distance(2, 420), mask_mod=seldom, workers=1),
     Case("one key far above, D=64", (200, 420), score_mod=one_key_above, dims=(64, 64), mask_mod=seldom),
     *gallery(),
 ]

@@ -28,11 +28,25 @@ class Operand(Fixed):
 
 @dataclass(frozen=True)
 class Statistics(Fixed):
-    """What the softmax tells the correction, float32 [rows, query tiles] in shared memory. factor: for O, and the row sum at the
-    end; maximum: of the row, at the end."""
+    """What the softmax tells the correction. words: float32 [rows, 2, query tiles] in shared memory. Both places of a query tile
+    are the softmax's between what it tells."""
 
-    factor: cute.Tensor
-    maximum: cute.Tensor
+    words: cute.Tensor
+
+    @property
+    def factor(self) -> cute.Tensor:
+        """[rows, query tiles]: the factor for O with every tile, and the row sum at the end."""
+        return self.words[None, 0, None]
+
+    @property
+    def maximum(self) -> cute.Tensor:
+        """[rows, query tiles]: of the row, at the end."""
+        return self.words[None, 1, None]
+
+    def of_tile(self, q_tile: Int32) -> cute.Tensor:
+        """All words of a query tile: of the factor, then of the maximum."""
+        rows, places, _ = self.words.shape
+        return cute.make_tensor(self.words[None, None, q_tile].iterator, cute.make_layout(rows * places))
 
 
 @dataclass(frozen=True)

@@ -75,9 +75,7 @@ class Forward:
             s_out = over(s_q, shapes.out_layout())
         else:
             s_out = _allocate(smem, shapes.dtype, shapes.out_layout())
-        per_row = cute.make_layout((tiles.q_tile, tiles.q_tiles))
-        s_factor = smem.allocate_tensor(Float32, per_row, 16)
-        s_max = smem.allocate_tensor(Float32, per_row, 16)
+        statistics = Statistics(smem.allocate_tensor(Float32, cute.make_layout((tiles.q_tile, 2, tiles.q_tiles)), 16))
         barriers = Barriers(tiles.barriers, smem.allocate_array(Int64, sum(row.count for row in tiles.barriers)))
         tmem_address = smem.allocate_array(Int32, 1)
         next_item = smem.allocate_tensor(Int32, cute.make_layout(4), 16).iterator
@@ -95,7 +93,6 @@ class Forward:
         lists_read = lists.work, lists.spans, grid, whole_tiles, count, self.signature.plan.split
         scheduler = Scheduler(tiles.scheduler, *lists_read, lists.counter, next_item, barriers)
         operands = [Operand(*pair, shared) for pair, shared in zip(tma, (s_q, s_k, s_v, s_out))]
-        statistics = Statistics(s_factor, s_max)
         ctx = Context(
             self.signature, shapes, Packing(self.signature.plan.pack, grid.packed), barriers, scheduler, *operands, *results,
             lists.parts, statistics, tmem_address, scale, values

@@ -25,7 +25,7 @@ from ..carried import Carried, Fixed
 from ..hooks import Hooks, RowHooks
 from ..spread import Spread
 from ..walk import Place
-from .additions import Additions
+from .additions import Additions, LineTable
 from .context import Context
 from .scheduler import following
 
@@ -34,6 +34,8 @@ LOAD_COLUMNS = 32  # of S in one tcgen05.ld
 STORE_COLUMNS = 32  # of P in one tcgen05.st, in 16 words
 # Operations of a graph for each element that 128 copies are made of; an instruction has 16 bytes.
 MOST_UNROLLED = 7
+# Named barriers, one a query tile; 0 is __syncthreads'.
+FIRST_BARRIER = 1
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,14 @@ class Edits(Fixed):
 
 @dataclass(frozen=True)
 class Row(Fixed):
-    """What a thread needs of its row. scale: of the scores inside exp2; place: of the work item."""
+    """What a thread needs of its row. scale: of the scores inside exp2; place: of the work item; table: where the score graph has
+    one."""
 
     hooks: RowHooks
     scale: Float32
     place: Place
     edits: Edits
+    table: LineTable | None
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ class Softmax(Fixed):
     def run(self):
         ctx, scheduler, barriers = self.ctx, self.ctx.scheduler, self.ctx.barriers
         hooks = Hooks(ctx.signature, ctx.values, own_rows=True)
-        edits = Edits.of(hooks)
+        edits, table = Edits.of(hooks), self.table(hooks)
         state = State(Int32(0), Int32(1), Float32(0.0), Float32(0.0))
         at = scheduler.first()
         while scheduler.busy(at):
@@ -99,7 +103,7 @@ class Softmax(Fixed):
             runs = scheduler.runs(item)
             place = ctx.place(item)
             rows = ctx.row_hooks(hooks, item, ctx.row(place, self.q_tile, self.thread))
-            row = Row(rows, rows.exponent_scale(ctx.scale), place, edits)
+            row = Row(rows, rows.exponent_scale(ctx.scale), place, edits, table)
             any_tile = runs.valid
             state = state.restarted()
             while runs.valid:
@@ -115,16 +119,30 @@ class Softmax(Fixed):
             at = scheduler.next(at)
         barriers.tmem_free.arrive(0)
 
+    def table(self, hooks: Hooks) -> LineTable | None:
+        """Where the score graph's lines are to be tabled."""
+        if hooks.split is None or hooks.split.line is None:
+            return None
+        tiles, words = self.ctx.tiles, self.ctx.statistics.of_tile(self.q_tile)
+        queries = tiles.q_tile // self.ctx.packing.pack
+        return LineTable(hooks.split, words, (queries, tiles.kv_tile), self.thread, self.ctx.packing.query(self.thread),
+                         FIRST_BARRIER + self.q_tile)
+
     @cute.jit
     def tile(self, row: Row, tile: Int32, hidden: Boolean, state: State) -> State:
         """One KV tile: the graphs where it needs them, then the softmax. hidden: some keys are."""
         ctx, barriers = self.ctx, self.ctx.barriers
-        barriers.s_full.wait(self.q_tile, state.s_parity)
+        first = row.place.kv_begin + tile * ctx.tiles.kv_tile
+        added = Additions.of(row.hooks, first, ctx.tiles.kv_tile, row.table)
+        if cutlass.const_expr(row.table is None):
+            barriers.s_full.wait(self.q_tile, state.s_parity)
         # Not right before the factor is written: exponentials would be moved up to before the wait, more than registers hold.
         barriers.scale_empty.wait(self.q_tile, state.empty_parity)
+        if cutlass.const_expr(row.table is not None):
+            row.table.fill(row.hooks, ctx.query(row.place, self.q_tile), first)
+            barriers.s_full.wait(self.q_tile, state.s_parity)
+            row.table.synchronise()
         state = replace(state, s_parity=state.s_parity ^ 1)
-        first = row.place.kv_begin + tile * ctx.tiles.kv_tile
-        added = Additions.of(row.hooks, first, ctx.tiles.kv_tile)
         edits = row.edits.scored or added.by_column
         if cutlass.const_expr(edits and row.edits.in_registers):
             # Two copies of the step: with one, scores that come from two places are moved, and registers are spilled.
@@ -145,7 +163,7 @@ class Softmax(Fixed):
 
     def edit(self, s: cute.Tensor, row: Row, first: Int32, added: Additions, offset) -> None:
         """The score graph and additions by column on a piece of a tile. first: its first key; offset: columns before it."""
-        row.hooks.score(s, columns_from(first, cute.size(s)), self.ctx.scale, split=True)
+        row.hooks.score(s, columns_from(first, cute.size(s)), self.ctx.scale, split=True, kept=added.kept(offset))
         if added.by_column:
             added.add(s, row.scale, offset)
 
@@ -165,12 +183,14 @@ class Softmax(Fixed):
             self.edit(s, row, first, added, offset)
             if cutlass.const_expr(hidden):
                 value = -math.inf if added.by_column else row.hooks.hidden()
-                row.hooks.mask_run(s, first, row.place.kv_end - first, self.spread(count), value)
+                row.hooks.mask_run(s, first, row.place.kv_end - first, self.spread(row, count), value)
             cute.copy(store, r_s, store.partition_D(part))
         cute.arch.fence_view_async_tmem_store()
 
-    def spread(self, count: int) -> Spread:
+    def spread(self, row: Row, count: int) -> Spread:
         """Through the place of this warp's row maxima, which are written at the end of a row."""
+        if row.table is not None and row.table.over_maximum:
+            return Spread(None, count)
         warp = cute.arch.make_warp_uniform(self.thread // WARP * WARP)
         words = cute.recast_ptr(self.ctx.statistics.maximum[None, self.q_tile].iterator + warp, dtype=Int32)
         return Spread(cute.make_tensor(words.align(16), cute.make_layout(WARP)), count)
@@ -178,6 +198,8 @@ class Softmax(Fixed):
     @cute.jit
     def softmax(self, s: cute.Tensor, row: Row, added: Additions, state: State) -> State:
         """Exponentials of a row of scores to P, its statistics to the correction warpgroup."""
+        if cutlass.const_expr(row.table is not None):
+            row.table.synchronise()
         if cutlass.const_expr(added.by_column):
             top = max_of(s)
         else:
