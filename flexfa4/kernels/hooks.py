@@ -150,8 +150,8 @@ class RowHooks(Fixed):
               slices: Sequence[Stretch] = (), split: bool = False, kept: Callable | None = None) -> None:
         """fragment[i, j] = score graph(fragment[i, j] * scale) in place; nothing without a score graph. area: where the offsets
         of rows and columns are known while compiling; affine terms are then walked. slices: those that are inside. split: without
-        what `added` gives; nothing where the scaled score is all that is left (`Hooks.softmax_scale`). kept: column of the fragment
-        -> the value of `Split.kept`."""
+        what `added` gives; nothing where the scaled score is all that is left (`Hooks.softmax_scale`). kept: from a column of the
+        fragment to `Split.kept`'s value."""
         if "score" not in self._rows or split and self._split.inner.op is Op.SCORE:
             return
         emitter, tile, rows = self._emitters["score"], self._tiles["score"], self._rows["score"]

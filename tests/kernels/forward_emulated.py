@@ -327,7 +327,8 @@ CASES = [
          workers=3),
     Case("bias inside a cap", (300, 330), (4, 4), (64, 64), score_mod=inside_a_cap, mask_mod=uneven_columns, workers=1),
     Case("bias of the distance, numbers of keys", (300, 330), (2, 1), score_mod=wrapping, mask_mod=uneven_columns, workers=1),
-    Case("bias of the distance, few rows", (60, 420), (2, 2), (64, 64), score_mod=by_distance(2, 420), mask_mod=seldom, workers=1),
+    Case("bias of the distance, few rows", (60, 420), (2, 2), (64, 64), score_mod=by_distance(2, 420), mask_mod=seldom,
+         workers=1),
     Case("one key far above, D=64", (200, 420), score_mod=one_key_above, dims=(64, 64), mask_mod=seldom),
     *gallery(),
 ]

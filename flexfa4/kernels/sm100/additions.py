@@ -27,12 +27,12 @@ from ..slices import Area
 
 @dataclass(frozen=True)
 class LineTable(Fixed):
-    """The values of a tile's columns or diagonals (`Split.line`). words: float32 in shared memory, of the softmax warps of a query
-    tile, two a thread. shape: queries and keys of a tile; thread: of the warps, one a row; query: of the thread's row, from the
-    tile's first; barrier: a named one of these warps.
+    """The values of a tile's columns or diagonals (`Split.line`). words: float32 in shared memory, of the softmax warps of one
+    query tile, two a thread. shape: queries and keys of a tile; thread: of the warps, one a row; query: of the thread's row,
+    from the tile's first; barrier: a named one of these warps.
 
-    Word i of diagonals is that of kv - q = i - (queries - 1) from the tile's corner. The place is the statistics', so it is filled
-    when the correction has read them, and all have read it before one writes a statistic."""
+    Word i of diagonals is that of kv - q = i - (queries - 1) from the tile's corner. The place is the statistics', so it is
+    filled when the correction has read them, and all have read it before one writes a statistic."""
 
     split: Split
     words: cute.Tensor
