@@ -1,5 +1,6 @@
 """Deletes synchronisation statements of the Blackwell forward one at a time and looks whether the emulator sees it; run by
-test_sm100_sensitivity.py in a process of its own. Argument: the scheduler. Prints one JSON list, a row a statement."""
+test_sm100_sensitivity.py in a process of its own. Arguments: the scheduler, the head dims of K and V. Prints one JSON list, a row
+a statement."""
 import json
 import sys
 import warnings
@@ -8,7 +9,7 @@ from pathlib import Path
 
 warnings.simplefilter("ignore")
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
-SCHEDULER = sys.argv[1]
+SCHEDULER, DIMS = sys.argv[1], tuple(map(int, sys.argv[2:4]))
 sys.argv = sys.argv[:1]  # the DSL parses the options of the process
 import conftest  # noqa: E402, F401
 from flexfa4 import emulator  # noqa: E402
@@ -23,22 +24,25 @@ from flexfa4.runtime.lists import make_lists  # noqa: E402
 from flexfa4.trace import bind  # noqa: E402
 
 torch.set_num_threads(1)
-HEAD_DIM = 128
 SCHEDULES = [(0, "late"), (1, "random"), (2, "late"), (5, "late"), (3, "late"), (8, "random")]
 # (query length, key length, heads, scores that grow from key to key, so that O is rescaled)
-LAUNCHES = [(512, 512, 3, False), (512, 512, 3, True), (512, 300, 3, False)]
+LAUNCHES = [(512, 500, 3, False), (512, 500, 3, True), (512, 300, 3, False)]
+# With the output over the queries: work items without tiles, also one after the other.
+LAUNCHES += [(1100, 300, 2, False)] if DIMS == (192, 128) else []
 
 
 def record(q_len: int, kv_len: int, heads: int, grows: bool):
     """One causal launch on two CTAs, so that each walks several work items."""
     g = torch.Generator().manual_seed(3)
-    q, k, v = (torch.randn(1, heads, n, HEAD_DIM, generator=g).bfloat16() for n in (q_len, kv_len, kv_len))
+    q, k, v = (torch.randn(1, heads, n, d, generator=g).bfloat16()
+               for n, d in ((q_len, DIMS[0]), (kv_len, DIMS[0]), (kv_len, DIMS[1])))
     if grows:
         k = (k.float() * torch.linspace(0.25, 4, kv_len)[:, None]).bfloat16()
-    bounds, scale = [None, bind(mods.causal_mask, "mask"), None], HEAD_DIM**-0.5
+    mask = mods.causal_bottom_right(q_len, kv_len)
+    bounds, scale = [None, bind(mask, "mask"), None], DIMS[0]**-0.5
     plan = engine.choose("sm100", q, k, v, scale, bounds).plan
     plan = replace(plan, tiles=replace(plan.tiles, scheduler=SCHEDULER))
-    spans = create_block_mask(mods.causal_mask, 1, heads, q_len, kv_len).spans(plan.q_tile, plan.tiles.kv_tile)
+    spans = create_block_mask(mask, 1, heads, q_len, kv_len).spans(plan.q_tile, plan.tiles.kv_tile)
     with emulator.device("sm_100a", sms=2, completion="immediate") as dev:
         dev.recorded = []
         lists = make_lists(spans, None)
@@ -50,6 +54,7 @@ def record(q_len: int, kv_len: int, heads: int, grows: bool):
 
 if __name__ == "__main__":
     recorded = [record(*launch) for launch in LAUNCHES]
+    assert len({launch.ptx for launch in recorded}) == 1, "launches of more than one kernel"
     ptx, judge, rows = recorded[0].ptx, sensitivity.Judge(recorded, SCHEDULES), []
     for site in sensitivity.sites(ptx):
         # Left out: setmaxnreg (protects what PTX does not show), wait::ld and tcgen05.fence (strict rules see some),

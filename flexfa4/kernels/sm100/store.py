@@ -37,7 +37,9 @@ class Store(Fixed):
                         cute.copy(ctx.out.atom, source[None, i], target[None, i])
                 cute.arch.cp_async_bulk_commit_group()
             for i in cutlass.range_constexpr(tiles.q_tiles):
-                cute.arch.cp_async_bulk_wait_group(tiles.q_tiles - 1 - i, read=True)
+                # Under queries that are loaded after both reads, the first tile is not free before the second.
+                if cutlass.const_expr(i == 0 or not tiles.out_over_q):
+                    cute.arch.cp_async_bulk_wait_group(0 if tiles.out_over_q else tiles.q_tiles - 1 - i, read=True)
                 barriers.out_empty.arrive(i)
                 if cutlass.const_expr(tiles.out_over_q):
                     barriers.q_empty.arrive(0)
