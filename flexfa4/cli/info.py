@@ -6,7 +6,6 @@ import platform
 import shutil
 import sys
 from importlib import metadata
-from importlib.util import find_spec
 from typing import NamedTuple
 
 PYTHON = ((3, 10), (3, 13))
@@ -27,15 +26,6 @@ def _installed(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _has_code(module: str) -> bool:
-    """Whether flexfa4 has this part: a package with code, which an empty folder is not."""
-    try:
-        spec = find_spec(module)
-    except ModuleNotFoundError:
-        return False
-    return spec is not None and spec.origin is not None
 
 
 def _in_range(version: tuple[int, int], least_most: tuple[tuple[int, int], tuple[int, int]]) -> bool:
@@ -101,26 +91,20 @@ def _compiler() -> Line:
 
 def _kernel(arch: str, major: int, found, cutlass: Line) -> Line:
     what = f"{arch} kernels"
-    if not _has_code(f"flexfa4.engines.{arch}"):
-        return Line(what, False, "not part of this version: the tiled engine runs on CUDA tensors too")
     if not cutlass.there:
         return Line(what, False, cutlass.reason)
     if not any(capability[0] == major for _, capability in found):
         return Line(what, False, f"no device of compute capability {major}.x")
-    return Line(what, True, "ready")
+    return Line(what, True, "forward; gradients are the tiled engine's, on CUDA tensors")
 
 
 def _mod_kernels(cutlass: Line) -> Line:
-    if not _has_code("flexfa4.emit"):
-        return Line("compiling mods", False, "not part of this version")
     return Line(
         "compiling mods", cutlass.there, "CuTe DSL for sm_90a and sm_100a, no GPU needed" if cutlass.there else cutlass.reason
     )
 
 
 def _emulator(cutlass: Line, compiler: Line) -> Line:
-    if not _has_code("flexfa4.emulator"):
-        return Line("emulator", False, "not part of this version")
     lacking = next((line for line in (cutlass, compiler) if not line.there), None)
     return Line("emulator", lacking is None, "ready" if lacking is None else lacking.reason)
 
@@ -139,7 +123,7 @@ def _demo() -> Line:
 def lines() -> list[Line]:
     """Everything, in the order it is printed: the machine, then what runs on it."""
     found, cutlass, compiler = devices(), _cutlass(), _compiler()
-    tiled = Line("tiled engine", _has_code("flexfa4.api"), "torch, forward and backward, on any device")
+    tiled = Line("tiled engine", True, "torch, forward and backward, on any device")
     return [
         _python(),
         _torch(),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Iterator
 
 import numpy as np
 import torch
 
-from ..errors import TraceError, UnsupportedError
+from ..errors import LookupOutOfRange, TraceError, UnsupportedError
 from ..facts.simplify import simplify
-from ..interpret.program import evaluate
+from ..interpret.poison import evaluate_checked, lookup_error
 from ..ir import Op
 from ..ir.bound import BoundGraph
 from ..ir.text import show
@@ -50,10 +51,22 @@ def report(where: str, kind: str | None, q_len: int, kv_len: int, picture: Path 
         mask = create_block_mask(mod, 1, 1, q_len, kv_len)
         seen = [what for op, what in ((Op.B, "batch entry 0"), (Op.H, "head 0")) if small.graph.uses(op)]
         of = f" of {' and '.join(seen)} alone" if seen else ""
-        parts += [_section(f"Tiles{of}", tiles(mask)), _section(f"Schedule{of}", _schedule(mask))]
+        with _lengths_told(q_len, kv_len):
+            parts += [_section(f"Tiles{of}", tiles(mask)), _section(f"Schedule{of}", _schedule(mask))]
     if picture is not None:
-        parts.append(f"Drawn: {_draw(bound, mod, name, (q_len, kv_len), picture)}")
+        with _lengths_told(q_len, kv_len):
+            parts.append(f"Drawn: {_draw(bound, mod, name, (q_len, kv_len), picture)}")
     return "\n\n".join(parts)
+
+
+@contextmanager
+def _lengths_told(q_len: int, kv_len: int) -> Iterator[None]:
+    """A look-up past the end of a table may be the fault of the lengths, which are this command's."""
+    try:
+        yield
+    except LookupOutOfRange as error:
+        raise target.TargetError(f"{error}. This is with {q_len:,} queries and {kv_len:,} keys: --q-len and --kv-len give other "
+                                 "lengths") from error
 
 
 def _section(title: str, body: str) -> str:
@@ -148,7 +161,11 @@ def _draw(bound: BoundGraph, mod: Callable, name: str, lengths: tuple[int, int],
     except ImportError as missing:
         raise UnsupportedError("pictures need matplotlib: pip install 'flexfa4[draw]'") from missing
     positions = {Op.B: 0, Op.H: 0, Op.Q: torch.arange(q_len)[:, None], Op.KV: torch.arange(kv_len)}
-    value = evaluate(bound, {**positions, Op.SCORE: torch.zeros(q_len, kv_len)}).detach().expand(q_len, kv_len)
+    env = {**positions, Op.SCORE: torch.zeros(q_len, kv_len)}
+    value, bad = evaluate_checked(bound, env)
+    if bad is not None and bool(bad.any()):
+        raise lookup_error(bound, env)
+    value = value.detach().expand(q_len, kv_len)
     reach = value.abs().max().item() or 1.0
     figure = Figure(figsize=(5.6, 5), dpi=150, layout="constrained")
     axes = figure.add_subplot()

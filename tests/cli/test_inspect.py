@@ -64,6 +64,9 @@ LABELS = torch.repeat_interleave(torch.arange(3), torch.tensor([300, 200, 500]))
 
 def packed(b, h, q, kv):
     return (LABELS[q] == LABELS[kv]) & (kv <= q)
+
+def from_table(score, b, h, q, kv):
+    return score + LABELS[q]
 """
 
 
@@ -149,7 +152,7 @@ def test_picture(inspect, tmp_path, name):
         ("window", "If it is a factory that returns a mod, write the call: FILE.py:window(width=...)"),
         ("four", "four returns a function: it is a factory"),
         ("missing", "name 'missing' is not defined"),
-        ("missing", "Banded, Bucketed, any_number, branch, broken, causal, distance, four, gate, packed, per_row, window"),
+        ("missing", "Banded, Bucketed, any_number, branch, broken, causal, distance, four, from_table, gate, packed, per_row, window"),
         ("Bucketed", "Bucketed takes (heads)"),
         ("any_number", "any_number takes (*positions)"),
         ("any_number", "say which it is: --kind mask, score or out"),
@@ -162,6 +165,14 @@ def test_picture(inspect, tmp_path, name):
 def test_errors(inspect, name, message):
     status, text, error = inspect(name)
     assert status == 1 and text == "" and message in error, error
+
+
+@pytest.mark.parametrize("name, options", [("packed", ()), ("from_table", ("--out", "unused.png"))])
+def test_a_table_that_is_shorter_than_the_lengths(inspect, name, options):
+    status, text, error = inspect(name, "--q-len", "1200", *options)
+    assert status == 1 and text == "" and "indices from 1000 to" in error
+    assert "This is with 1,200 queries and 1,200 keys: --q-len and --kv-len give other lengths" in error
+    assert inspect(name, "--q-len", "1000")[0] == 0
 
 
 def test_file_errors(tmp_path, capsys):
