@@ -152,7 +152,7 @@ def test_picture(inspect, tmp_path, name):
         ("window", "If it is a factory that returns a mod, write the call: FILE.py:window(width=...)"),
         ("four", "four returns a function: it is a factory"),
         ("missing", "name 'missing' is not defined"),
-        ("missing", "Banded, Bucketed, any_number, branch, broken, causal, distance, four, from_table, gate, packed, per_row, window"),
+        ("missing", "Banded, Bucketed, any_number, branch, broken, causal, distance, four, from_table, gate, packed, per_row,"),
         ("Bucketed", "Bucketed takes (heads)"),
         ("any_number", "any_number takes (*positions)"),
         ("any_number", "say which it is: --kind mask, score or out"),
