@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Sequence
 
 from flexfa4.ir import DType, Graph, Node, Op, topological
 
@@ -59,6 +60,27 @@ class Terms:
     terms: tuple[Term, ...]
     expression: Expression
     conjunction: bool
+
+
+def bounds_of(x: Expression, terms: Sequence[tuple]) -> tuple:
+    """(certain, possible) of an expression from those of its terms, Boolean arrays of numpy or torch."""
+    if isinstance(x, int):
+        return terms[x]
+    if x[0] is Op.NOT:
+        must, may = bounds_of(x[1], terms)
+        return ~may, ~must
+    (a_must, a_may), (b_must, b_may) = (bounds_of(inner, terms) for inner in x[1:])
+    return (a_must & b_must, a_may & b_may) if x[0] is Op.AND else (a_must | b_must, a_may | b_may)
+
+
+def value_of(x: Expression, terms: Sequence):
+    """An expression from the values of its terms, Boolean arrays of numpy or torch."""
+    if isinstance(x, int):
+        return terms[x]
+    if x[0] is Op.NOT:
+        return ~value_of(x[1], terms)
+    a, b = (value_of(inner, terms) for inner in x[1:])
+    return a & b if x[0] is Op.AND else a | b
 
 
 class _Unfit(Exception):

@@ -15,7 +15,7 @@ import numpy as np
 from flexfa4.facts.interval import Analysis
 from flexfa4.facts.interval_values import Interval
 from flexfa4.facts.labels import LabelTable
-from flexfa4.facts.terms import Comparison, Expression, OneSided, Parts, Terms, order_of, terms_of
+from flexfa4.facts.terms import Comparison, OneSided, Parts, Terms, bounds_of, order_of, terms_of, value_of
 from flexfa4.ir import Node, Op
 from flexfa4.ir.dtypes import INT_RANGE
 
@@ -242,7 +242,7 @@ class _Mask:
         bounds.sort(axis=1)
         row, which = np.nonzero(bounds[:, 1:] > bounds[:, :-1])
         begin, end = bounds[row, which], bounds[row, which + 1]
-        must, may = _evaluate(self.terms.expression, [term(row, begin) for term in terms])
+        must, may = bounds_of(self.terms.expression, [term(row, begin) for term in terms])
         row, begin, end, kind = _merged(row, begin, end, may.astype(np.int8) + must)
         open_ = np.flatnonzero(kind == Kind.PARTIAL)
         i, j = _tiles([(begin[open_], end[open_])])
@@ -310,7 +310,7 @@ class _Mask:
             f = f[:, None]
             a, b = (f, g) if term.q_left != self.transposed else (g, f)
             values.append(a < b if term.op is Op.LT else a <= b if term.op is Op.LE else a == b)
-        found = _value(self.terms.expression, values)
+        found = value_of(self.terms.expression, values)
         found = (found if found.shape == (2, 2, i.size) else np.broadcast_to(found, (2, 2, i.size))).reshape(4, -1)
         if not_full:
             return np.logical_or.reduce(found)
@@ -410,25 +410,6 @@ def _inside(row: np.ndarray, column: np.ndarray, begin, end) -> np.ndarray:
     """Whether columns lie in the intervals of their rows, each int64 [rows] or int."""
     begin, end = (x if isinstance(x, int) else x[row] for x in (begin, end))
     return (begin <= column) & (column < end)
-
-
-def _evaluate(x: Expression, terms: list[tuple]) -> tuple:
-    """(certain, possible) of an expression from those of its terms, Boolean arrays."""
-    if isinstance(x, int):
-        return terms[x]
-    must, may = zip(*(_evaluate(inner, terms) for inner in x[1:]))
-    if x[0] is Op.NOT:
-        return ~may[0], ~must[0]
-    join = np.logical_and if x[0] is Op.AND else np.logical_or
-    return join(*must), join(*may)
-
-
-def _value(x: Expression, terms: list[np.ndarray]) -> np.ndarray:
-    """An expression from the values of its terms, Boolean arrays."""
-    if isinstance(x, int):
-        return terms[x]
-    first, *rest = (_value(inner, terms) for inner in x[1:])
-    return ~first if x[0] is Op.NOT else first & rest[0] if x[0] is Op.AND else first | rest[0]
 
 
 def _merged(row, begin, end, kind) -> tuple:

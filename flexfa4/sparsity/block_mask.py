@@ -277,9 +277,9 @@ def _device_of(bound: BoundGraph, device: torch.device | str | None) -> torch.de
         device = torch.device(asked)
     except (RuntimeError, TypeError) as error:
         raise ShapeError(f"device={asked!r}: {str(error).splitlines()[0]}") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if device.type == "cuda" and not (torch.cuda.is_initialized() or torch.cuda.is_available()):
         raise ShapeError(f"device={str(asked)!r}: torch finds no CUDA device here; leave device out for the CPU")
-    if device.type == "cuda" and device.index is None and torch.cuda.is_available():
+    if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
     if home is not None and home != device:
         raise ShapeError(f"{bound.origin.name} captures tensors on {home}, and device={device} was asked for; move one of them")

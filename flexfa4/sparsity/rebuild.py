@@ -1,7 +1,8 @@
 """Spans rebuilt in place, inside a CUDA graph: fixed shapes, no word from the device to the host.
 
-Every element is evaluated, on the mask's device, in row bands of a fixed size; coarse-to-fine would need the host to
-hear how many squares are undecided. So a rebuild costs what a dense mask costs in time, and only a band of it in memory.
+Coarse-to-fine would need the host to hear how many squares are undecided. Masks of comparisons between query and key are worked
+out tile by tile (`device_tiles`); of others every element is evaluated, in row bands of a fixed size, which costs what a dense
+mask costs in time, and only a band of it in memory.
 """
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ from flexfa4.interpret import evaluate
 from flexfa4.ir import Op
 from flexfa4.ir.bound import BoundGraph
 
+from .device_tiles import device_states, fits
 from .spans import Tiling
 
-# Elements evaluated at once.
+# Elements evaluated at once, and of a mask taken tile by tile in all.
 _BAND = 1 << 24
 
 
@@ -48,6 +50,9 @@ def reserve(tiling: Tiling, capacity: int, device: torch.device) -> FixedSpans:
 def rebuild(bound: BoundGraph, fixed: FixedSpans) -> None:
     """Writes the spans that the captured tensors mean now into the buffers; never synchronises. Look-ups are not checked."""
     tiling, device = fixed.tiling, fixed.runs.device
+    if tiling.q_len * tiling.kv_len > _BAND and fits(bound, tiling):
+        _write(device_states(bound, tiling, device, _BAND).view(-1, tiling.kv_tiles), fixed)
+        return
     band = max(1, _BAND // (tiling.q_tile * tiling.kv_len))
     bands = [_states(bound, tiling, first, min(first + band, tiling.q_tiles), device)
              for first in range(0, tiling.q_tiles, band)]
