@@ -35,13 +35,15 @@ class Split:
     """A score graph's root as the product of `factors` and `inner`, plus sign * value of each addition: walked (indices among
     the graph's affine terms), of the row alone, and tabled, which are the same along lines. factors: nodes that are the same for
     the launch, or for a row. scaled: of a node `score * other` that alone reads the score, where `other` is as shared: the node
-    and `other`. line: of the table; kept: a node below `inner` that is read from it, where nothing added is."""
+    and `other`. summed: that, or the score, is an operand of a sum, which takes the multiplication in. line: of the table.
+    kept: a node below `inner` that is read from it, where nothing added is."""
 
     inner: Node
     walked: tuple[tuple[int, int], ...]
     of_row: tuple[tuple[int, Node], ...]
     factors: tuple[Node, ...] = ()
     scaled: tuple[Node, Node] | None = None
+    summed: bool = False
     tabled: tuple[tuple[int, Node], ...] = ()
     kept: Node | None = None
     line: Line | None = None
@@ -109,14 +111,16 @@ def split_root(emitter: Emitter, terms: Sequence[Term], rows: Rows = Rows()) -> 
         factors.append(product[1])
     readers = [m for m in topological(n) if any(a.op is Op.SCORE for a in m.args)]
     scaled = _product(readers[0], on, shared) if len(readers) == 1 else None
+    scaled = (readers[0], scaled[1]) if scaled and scaled[0].op is Op.SCORE else None
+    products = readers[:1] if scaled else [a for m in readers for a in m.args if a.op is Op.SCORE]
+    summed = any(m.op in (Op.ADD, Op.SUB) and not set(products).isdisjoint(m.args) for m in topological(n))
     if line is not None:
         # One more in the table is for nothing.
         tabled += [(sign, terms[k].node) for sign, k in walked if on_line.get(terms[k].node) is line]
         walked = [(sign, k) for sign, k in walked if on_line.get(terms[k].node) is not line]
     kept = None if line else _longest(n, on_line)
-    return Split(n, tuple(walked), tuple(of_row), tuple(factors),
-                 (readers[0], scaled[1]) if scaled and scaled[0].op is Op.SCORE else None,
-                 tuple(tabled), kept, on_line[kept] if kept else line)
+    return Split(n, tuple(walked), tuple(of_row), tuple(factors), scaled, summed, tuple(tabled), kept,
+                 on_line[kept] if kept else line)
 
 
 def _longest(root: Node, on_line: dict[Node, Line]) -> Node | None:

@@ -23,6 +23,7 @@ from flexfa4.plan.hoist import element_operations
 from ..exp2 import exp2_packed
 from ..carried import Carried, Fixed
 from ..hooks import Hooks, RowHooks
+from ..slices import Area
 from ..spread import Spread
 from ..walk import Place
 from .additions import Additions, LineTable
@@ -163,7 +164,9 @@ class Softmax(Fixed):
 
     def edit(self, s: cute.Tensor, row: Row, first: Int32, added: Additions, offset) -> None:
         """The score graph and additions by column on a piece of a tile. first: its first key; offset: columns before it."""
-        row.hooks.score(s, columns_from(first, cute.size(s)), self.ctx.scale, split=True, kept=added.kept(offset))
+        columns = cute.size(s)
+        area = Area((0,), tuple(range(columns)))
+        row.hooks.score(s, columns_from(first, columns), self.ctx.scale, area, split=True, kept=added.kept(offset))
         if added.by_column:
             added.add(s, row.scale, offset)
 
