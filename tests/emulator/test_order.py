@@ -96,6 +96,18 @@ def test_a_copy_is_over_when_its_own_mbarrier_says_so():
     assert findings(body) == []
 
 
+def test_the_bytes_of_a_copy_say_nothing_of_what_its_thread_did_before():
+    body = INIT.replace("COUNT", "1") + f"""setp.eq.b32 %p4, %r0, 32;
+@%p1 bra PRODUCE; @%p4 mbarrier.arrive.expect_tx.shared.b64 %rd3, [%r3], 128; {WAIT}
+ld.shared.b32 %r8, [%r7+256]; bra END;
+PRODUCE: st.shared.b32 [%r7+256], %r0; bar.warp.sync -1;
+@%p2 cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r2], [%rd1], 128, [%r3]; END:"""
+    found = findings(body)
+    assert {k for k, _ in found} == {"race"} and all("st.shared.b32" in m for _, m in found), found
+    told = body.replace("[%r3], 1;", "[%r3], 2;", 1).replace("@%p2 cp", "@%p2 mbarrier.arrive.shared.b64 %rd4, [%r3]; @%p2 cp")
+    assert findings(told) == []
+
+
 def test_waiting_for_another_copy_does_not_help():
     second = INIT.replace("COUNT", "1").replace("[%r3]", "[%r3+8]")
     body = INIT.replace("COUNT", "1") + second + LOAD + LOAD.replace("[%r3]", "[%r3+8]").replace("[%r2]", "[%r2+128]").replace(
@@ -123,6 +135,19 @@ def test_a_store_that_may_still_read_at_exit():
     tail = "@%p2 cp.async.bulk.wait_group.read 0; bar.sync 0; st.shared.b32 [%r5], 1;"
     body = STORE.replace(tail, "@%p2 cp.async.bulk.wait_group.read 0;")
     check(body, "@%p2 cp.async.bulk.wait_group.read 0;", "exit", ["no cp.async.bulk.wait_group follows"], threads=32)
+
+
+@pytest.mark.parametrize("fence, enough", [
+    ("fence.proxy.async;", True), ("fence.proxy.async.global;", True), ("fence.proxy.async.shared::cta;", False), ("", False),
+])
+def test_a_proxy_fence_covers_the_state_space_that_it_names(fence, enough):
+    body = INIT.replace("COUNT", "1") + "@%p2 st.global.b32 [%rd1], 7;" + fence + LOAD + WAIT
+    found = findings(body, threads=32)
+    assert {k for k, _ in found} == (set() if enough else {"proxy"}), found
+    if not enough:
+        assert "reads global address" in found[0][1] and "no fence.proxy.async between" in found[0][1]
+    shared = STORE.replace("fence.proxy.async.shared::cta;", fence)
+    assert ("proxy" in {k for k, _ in findings(shared, threads=32)}) == (fence in ("", "fence.proxy.async.global;"))
 
 
 def test_an_mbarrier_is_fenced_before_a_copy_signals_it():
@@ -224,6 +249,39 @@ def test_wgmma_fence_between_a_register_and_the_next_wgmma():
     at = body.rindex("wgmma.fence.sync.aligned;")
     found = wgmma(body[:at] + body[at + len("wgmma.fence.sync.aligned;") :])
     assert any(k == "order" and "with no wgmma.fence since" in m for k, m in found), found
+
+
+OTHER = "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%d0, %d1, %d2, %d3, %f2, %f3, %f4, %f5}, %ma, %ma, 0, 1, 1, 0, 0;"
+SUMS = WGMMA[WGMMA.index("wgmma.mma_async") : WGMMA.index("wgmma.commit_group")]
+FRAGMENT = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f2, %f3, %f4, %f5}, {%d0, %d1, %d2, %d3}, %ma, 0, 1, 1, 0;"
+WAITS = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
+
+
+@pytest.mark.parametrize("then, needs_fence", [
+    (SUMS, False),  # accumulators of one shape are in order by default
+    (OTHER, True),
+    (WAITS + FRAGMENT, True),
+    (WAITS + "FENCE" + FRAGMENT + FRAGMENT, False),  # two readers
+])
+def test_wgmma_fence_between_two_uses_of_a_register(then, needs_fence):
+    zero = "".join(f"mov.f32 %f{i}, 0f00000000;" for i in range(2, 6))
+    fence = "wgmma.fence.sync.aligned;"
+    body = WGMMA.replace("bar.sync 0;", "bar.sync 0;" + zero).replace(SUMS, SUMS + then.replace("FENCE", fence))
+    found = wgmma(body)
+    assert [k for k, _ in found] == (["order"] if needs_fence else []), found
+    if needs_fence:
+        assert "in another shape, with no wgmma.fence since" in found[0][1]
+        at = body.index(then.removeprefix(WAITS), body.index(SUMS) + len(SUMS))
+        assert wgmma(body[:at] + fence + body[at:]) == []
+
+
+def test_wgmma_waits_before_it_adds_to_a_fragment_that_is_read():
+    zero = "".join(f"mov.f32 %f{i}, 0f00000000;" for i in range(2, 6))
+    body = WGMMA.replace("bar.sync 0;", "bar.sync 0;" + zero).replace(SUMS, SUMS + WAITS + "wgmma.fence.sync.aligned;" + FRAGMENT
+                                                                      + "WAIT wgmma.fence.sync.aligned;" + SUMS)
+    assert wgmma(body.replace("WAIT", WAITS)) == []
+    found = wgmma(body.replace("WAIT", ""))
+    assert [k for k, _ in found] == ["order"] and "adds to a fragment that line" in found[0][1], found
 
 
 # Warps 0 and 4 may touch the same lanes of tensor memory.

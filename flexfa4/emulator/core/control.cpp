@@ -157,7 +157,7 @@ Result nanosleep(Warp &w, const Ins &) {
 Result proxy_fence(Warp &w, const Ins &I) {
     if (w.M->hb) w.M->hb->proxy_fence(w, I);
     for (auto &c : w.cta->cluster->ctas)
-        if (!c->dirty.empty())
+        if (!c->dirty.empty() && I.aux & FENCES_SHARED)
             for (u8 &d : c->dirty)
                 if (d == w.uid % 255 + 1) d = 0;
     return NEXT;
@@ -208,8 +208,12 @@ void define_control() {
     def("bar.warp.sync", "s", bar_warp);
     def("setmaxnreg.inc.sync.aligned.u32", "i", maxnreg_inc, true);
     def("setmaxnreg.dec.sync.aligned.u32", "i", maxnreg_dec, true);
-    for (const char *s : {"proxy.async", "proxy.async.shared::cta", "proxy.async.shared::cluster", "proxy.async.global"})
-        def(std::string("fence.") + s, "", proxy_fence);
+    for (const char *f : {"fence", "membar"}) {
+        std::string n = std::string(f) + ".proxy.async";
+        def(n, "", proxy_fence, false, FENCES_SHARED | FENCES_GLOBAL);
+        def(n + ".global", "", proxy_fence, false, FENCES_GLOBAL);
+        for (const char *s : {".shared::cta", ".shared::cluster"}) def(n + s, "", proxy_fence, false, FENCES_SHARED);
+    }
     def("fence.mbarrier_init.release.cluster", "", init_fence);
     for (const char *s : {"membar.gl", "membar.cta", "membar.sys"}) def(s, "", fence);
     for (const char *s : {"griddepcontrol.launch_dependents", "fence.proxy.alias"}) def(s, "", nop);

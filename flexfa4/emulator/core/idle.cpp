@@ -4,22 +4,29 @@
 
 Idle::Idle(Machine &m) : M(m), state(m.P->ins.size(), UNSEEN), why(m.P->ins.size()) {}
 
-void Idle::access(u32 c, u32 t) {
-    if (c >= times.size()) times.resize(c + 16);
-    if (times[c].empty() || times[c].back() < t) times[c].push_back(t);
+void Idle::access(u32 c, u32 t, Space space) {
+    auto &of = times[space];
+    if (c >= of.size()) of.resize(c + 16);
+    if (of[c].empty() || of[c].back() < t) of[c].push_back(t);
 }
-bool Idle::news(u32 c, u32 from, u32 known) const {
-    if (from <= known || c >= times.size()) return false;
-    auto next = std::upper_bound(times[c].begin(), times[c].end(), known);
-    return next != times[c].end() && *next <= from;
+bool Idle::news(u32 c, u32 from, u32 known, u8 spaces) const {
+    if (from <= known) return false;
+    for (u8 space : {ON_CHIP, GLOBAL}) {
+        auto &of = times[space];
+        if (!(space & spaces) || c >= of.size()) continue;
+        auto next = std::upper_bound(of[c].begin(), of[c].end(), known);
+        if (next != of[c].end() && *next <= from) return true;
+    }
+    return false;
 }
-bool Idle::news(const Clock &from, const Clock &known) const {
+bool Idle::news(const Clock &from, const Clock &known, u8 spaces) const {
     for (u32 c = 1; c < from.v.size(); c++)
-        if (news(c, from.v[c], known.at(c))) return true;
+        if (news(c, from.v[c], known.at(c), spaces)) return true;
     return false;
 }
 bool Idle::news(const View &from, const View &known) const {
-    return news(from.seen, known.seen) || news(from.fenced, known.fenced);
+    return news(from.seen, known.seen) || news(from.fenced, known.fenced, ON_CHIP) ||
+           news(from.fenced_global, known.fenced_global, GLOBAL);
 }
 void Idle::mark(const Ins &I, bool adds, const std::string &reason) {
     size_t i = (size_t)(&I - M.P->ins.data());

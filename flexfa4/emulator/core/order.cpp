@@ -133,6 +133,7 @@ void Order::release(Warp &w, View &into, const Ins &I) {
     View v = I.sem & SEM_RELAXED ? w.order->released : w.order->view;
     one_lane(w, v.seen);
     one_lane(w, v.fenced);
+    one_lane(w, v.fenced_global);
     into.join(v);
 }
 void Order::snapshot(Warp &w, Async &a) {
@@ -140,6 +141,7 @@ void Order::snapshot(Warp &w, Async &a) {
     a.order->view = w.order->view;
     one_lane(w, a.order->view.seen);
     one_lane(w, a.order->view.fenced);
+    one_lane(w, a.order->view.fenced_global);
 }
 void Order::tick(Warp &w) {
     WarpOrder &o = *w.order;
@@ -213,13 +215,14 @@ void Order::arrive(Warp &w, Cta *c, u32 off, const Ins &I) {
 void Order::signal(const Async &a, Cta *c, u32 off) {
     if (!a.order) return;
     BarOrder &b = bar(c, off);
-    b.now.join(a.order->view);
     b.last = a.ins;
     if (idle) b.by.push_back(a.ins);
+    // The bytes of a copy order what the copy did, and nothing that its thread did before (PTX ISA, Asynchronous Operations).
     if (!a.order->comp || a.order->comp == b.comp) {
         b.now.raise(b.comp, b.phases + 1);
         return;
     }
+    b.now.join(a.order->view);
     b.now.raise(a.order->comp, a.order->time);
     for (auto &r : b.engine)
         if (r.comp == a.order->comp) {
@@ -311,14 +314,19 @@ void Order::set_registers(Warp &w, const Ins &I) {
 }
 void Order::proxy_fence(Warp &w, const Ins &I) {
     WarpOrder &o = *w.order;
+    bool news = false;
+    for (auto [space, fenced] : {std::pair{FENCES_SHARED, &o.view.fenced}, {FENCES_GLOBAL, &o.view.fenced_global}}) {
+        if (!(I.aux & space)) continue;
+        news |= idle && idle->news(o.view.seen, *fenced, space == FENCES_SHARED ? Idle::ON_CHIP : Idle::GLOBAL);
+        u32 before = fenced->at(o.many);
+        fenced->join(o.view.seen);
+        one_lane(w, *fenced, before);
+    }
     if (idle) {
         std::string since = o.proxy_ins ? fmt(" since line %d", o.proxy_ins->line) : "";
-        idle->mark(I, idle->news(o.view.seen, o.view.fenced), "nothing was touched through the generic proxy" + since);
+        idle->mark(I, news, "nothing was touched through the generic proxy" + since);
         o.proxy_ins = &I;
     }
-    u32 before = o.view.fenced.at(o.many);
-    o.view.fenced.join(o.view.seen);
-    one_lane(w, o.view.fenced, before);
     tick(w);
 }
 void Order::init_fence(Warp &w, const Ins &I) {

@@ -28,20 +28,21 @@ struct Clock {
         for (size_t i = 0; i < o.v.size(); i++) v[i] = v[i] > o.v[i] ? v[i] : o.v[i];
     }
 };
-// What a thread knows: `seen` happened before it; generic writes among `fenced` are visible to the asynchronous proxy too.
+// What a thread knows: `seen` happened before it; generic writes to shared memory among `fenced`, and those to global memory among
+// `fenced_global`, are visible to the asynchronous proxy too.
 struct View {
-    Clock seen, fenced;
+    Clock seen, fenced, fenced_global;
     void join(const View &o) {
         seen.join(o.seen);
         fenced.join(o.fenced);
+        fenced_global.join(o.fenced_global);
     }
     void raise(u32 c, u32 t) { // asynchronous work: nothing to fence
         seen.raise(c, t);
         fenced.raise(c, t);
     }
     void clear() {
-        seen.v.clear();
-        fenced.v.clear();
+        for (Clock *c : {&seen, &fenced, &fenced_global}) c->v.clear();
     }
 };
 
@@ -156,6 +157,8 @@ struct WarpOrder {
         const Ins *by = nullptr, *user = nullptr;
         u32 flight = 0;  // time of the wgmma that uses it, 0: none
         u32 loading = 0; // time of the tcgen05.ld that fills it, 0: none
+        u64 wgmma = 0;   // step of the last wgmma that used it, as an accumulator?
+        bool summed = false;
     };
     std::vector<Register> registers; // watched ones
 };
@@ -192,7 +195,7 @@ struct Order {
     void met(Warp &w, const Meeting &m, u64 generation);      // leaves
     void tick(Warp &w);                                       // after publishing
     void warp_barrier(Warp &w, const Ins *I = nullptr);
-    void proxy_fence(Warp &w, const Ins &I);
+    void proxy_fence(Warp &w, const Ins &I); // I.aux: the state spaces it covers, bits of Fenced
     void init_fence(Warp &w, const Ins &I);
     void set_registers(Warp &w, const Ins &I); // setmaxnreg
     void fence(Warp &w);
@@ -254,6 +257,7 @@ struct Order {
     u32 grid = 0; // component of the grids that this one depends on
 };
 
+enum Fenced { FENCES_SHARED = 1, FENCES_GLOBAL = 2 };
 enum Semantics : u8 { SEM_ACQUIRE = 1, SEM_RELEASE = 2, SEM_RELAXED = 4, SEM_ATOMIC = 8 };
 // The memory semantics that an opcode names.
 u8 memory_semantics(const std::string &opcode);

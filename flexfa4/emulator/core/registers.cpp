@@ -87,6 +87,16 @@ void Order::wgmma_fence(Warp &w, const Ins &I) {
     }
     o.fence_step = w.steps;
 }
+// PTX ISA, wgmma.fence: only accumulators of wgmma of one shape need none between two uses. Two that read a fragment conflict not.
+static bool same_use(const Ins &a, bool summed, const Ins &b, bool sums) {
+    if (!summed || !sums) return !summed && !sums;
+    auto shape = [](const Ins &I) {
+        const std::string &n = op_table()[I.op].name;
+        size_t at = n.find(".m64");
+        return n.substr(at, n.find('.', at + 1) - at);
+    };
+    return a.op == b.op || shape(a) == shape(b);
+}
 // Called before each instruction that names a watched register.
 void Order::registers(Warp &w, const Ins &I) {
     WarpOrder &o = *w.order;
@@ -103,13 +113,19 @@ void Order::registers(Warp &w, const Ins &I) {
                     "order", I, "fence" + std::to_string(I.line),
                     fmt("uses registers that line %d touched, with no wgmma.fence since (PTX ISA, wgmma.fence)", r.by->line));
             if (idle && r.step > o.fence_before && r.step <= o.fence_step) idle->mark(*o.fence_ins, true, "");
-            if (r.flight > done && !write)
+            if (r.flight > done && write != r.summed) // two may read one fragment
                 shadow.report("order", I, "wait" + std::to_string(r.user->line),
-                              fmt("reads a fragment that line %d may still be using: wgmma.wait_group is needed (PTX ISA, "
-                                  "wgmma.mma_async)",
+                              fmt("%s that line %d may still be %s: wgmma.wait_group is needed (PTX ISA, wgmma.mma_async)",
+                                  write ? "adds to a fragment" : "reads a fragment", r.user->line, write ? "reading" : "using"));
+            if (r.wgmma > o.fence_step && !same_use(*r.user, r.summed, I, write))
+                shadow.report("order", I, "shape" + std::to_string(I.line),
+                              fmt("uses registers that the wgmma of line %d used otherwise or in another shape, with no wgmma.fence "
+                                  "since (PTX ISA, wgmma.fence)",
                                   r.user->line));
             r.flight = o.wgmma_time + 1;
             r.user = &I;
+            r.wgmma = w.steps;
+            r.summed = write;
             continue;
         }
         if (r.flight > done)

@@ -44,7 +44,8 @@ bool Shadow::ordered(u64 x, Look &L) {
     bool raced = L.view->seen.at(c) < time(x);
     // A read needs the fence by the letter (proxy-preserved base causality order); kernels known to be right leave it out.
     bool crosses = L.async && sources[c].generic && (x & WRITE || M.hb->strict);
-    bool unfenced = !raced && crosses && L.view->fenced.at(c) < time(x);
+    const Clock &fenced = L.cta ? L.view->fenced : L.view->fenced_global;
+    bool unfenced = !raced && crosses && fenced.at(c) < time(x);
     if (!raced && L.tensor) check_tensor_fence(x, L);
     if (!raced && !unfenced) return true;
     const Ins &other = M.P->ins[ins(x)];
@@ -140,7 +141,7 @@ void Shadow::bytes(std::vector<Granule> &memory, u32 lo, u32 hi, Look &L) {
     }
 }
 void Shadow::global(u64 lo, u64 hi, Look &L) {
-    if (M.hb->idle) M.hb->idle->access(comp(L.access), time(L.access));
+    if (M.hb->idle) M.hb->idle->access(comp(L.access), time(L.access), Idle::GLOBAL);
     u64 number = ~0ull;
     std::vector<Granule> *page = nullptr;
     for (u64 a = lo; a < hi; a = (a & ~15ull) + 16) {
