@@ -94,3 +94,16 @@ def test_a_poll_that_nobody_ends_is_a_deadlock():
         emulator.run(kernel(body), 1, 32, (np.zeros(64, np.uint32),), seed=1)
     counted = "mov.b32 %r8, 0; SPIN: add.s32 %r8, %r8, 1; setp.gt.s32 %p4, %r8, 900; @%p4 bra OUT;" + body[5:] + "OUT:"
     emulator.run(kernel(counted), 1, 32, (np.zeros(64, np.uint32),), seed=1)  # it gives up by itself
+
+
+def test_a_wait_in_a_loop_is_not_idle_for_a_fresh_mbarrier_alone():
+    """The second turn's wait for [%r3+8] proves what the wait for [%r3] in the same turn does: both follow one store."""
+    wait = "{ W: mbarrier.try_wait.parity.shared.b64 %p7, [BAR], %r9; @!%p7 bra W; }"
+    body = INIT.replace("COUNT", "32").replace("@%p2", "@%p2 mbarrier.init.shared.b64 [%r3+8], 32; @%p2", 1) + f"""
+mov.b32 %r9, 1; TURN: @%p1 bra PRODUCE; {wait.replace("BAR", "%r3")} {wait.replace("BAR", "%r3+8")}
+st.shared.b32 [%r7], %r9; bar.sync 1, 64; bra NEXT;
+PRODUCE: bar.sync 1, 64; ld.shared.b32 %r8, [%r7]; mbarrier.arrive.shared.b64 %rd3, [%r3]; mbarrier.arrive.shared.b64 %rd3, [%r3+8];
+NEXT: xor.b32 %r9, %r9, 1; setp.eq.b32 %p4, %r9, 0; @%p4 bra TURN;"""
+    assert findings(body) == []
+    found = [m for k, m in findings(body, races="idle", seeds=[0]) if k == "idle" and "try_wait" in m]
+    assert found and all("the thread knows all that it proves since line" in m for m in found), found

@@ -33,7 +33,9 @@ void Idle::mark(const Ins &I, bool adds, const std::string &reason) {
     if (adds)
         state[i] = ADDS;
     else if (state[i] != ADDS) {
-        if (state[i] != IDLE || reason.rfind("line", 0) == 0) why[i] = reason; // one that names a line says more
+        // One that names a line says more, and a fresh mbarrier says nothing of the later turns of a loop.
+        bool more = reason.rfind("line", 0) == 0 || why[i].rfind("nobody", 0) == 0;
+        if (state[i] != IDLE || more) why[i] = reason;
         state[i] = IDLE;
     }
 }
