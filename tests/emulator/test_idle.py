@@ -102,7 +102,8 @@ def test_a_wait_in_a_loop_is_not_idle_for_a_fresh_mbarrier_alone():
     body = INIT.replace("COUNT", "32").replace("@%p2", "@%p2 mbarrier.init.shared.b64 [%r3+8], 32; @%p2", 1) + f"""
 mov.b32 %r9, 1; TURN: @%p1 bra PRODUCE; {wait.replace("BAR", "%r3")} {wait.replace("BAR", "%r3+8")}
 st.shared.b32 [%r7], %r9; bar.sync 1, 64; bra NEXT;
-PRODUCE: bar.sync 1, 64; ld.shared.b32 %r8, [%r7]; mbarrier.arrive.shared.b64 %rd3, [%r3]; mbarrier.arrive.shared.b64 %rd3, [%r3+8];
+PRODUCE: bar.sync 1, 64; ld.shared.b32 %r8, [%r7]; mbarrier.arrive.shared.b64 %rd3, [%r3];
+mbarrier.arrive.shared.b64 %rd3, [%r3+8];
 NEXT: xor.b32 %r9, %r9, 1; setp.eq.b32 %p4, %r9, 0; @%p4 bra TURN;"""
     assert findings(body) == []
     found = [m for k, m in findings(body, races="idle", seeds=[0]) if k == "idle" and "try_wait" in m]

@@ -10,8 +10,8 @@ struct View;
 struct Idle {
     Machine &M;
     enum State : u8 { UNSEEN, IDLE, ADDS };
-    std::vector<State> state;            // of each instruction
-    std::vector<std::string> why;        // of those that are idle
+    std::vector<State> state;     // of each instruction
+    std::vector<std::string> why; // of those that are idle
     enum Space : u8 { ON_CHIP = 1, GLOBAL = 2 };
     // Of each component of the clocks: the times that bear accesses, ascending; of shared and tensor memory, of global memory.
     std::vector<std::vector<u32>> times[3];

@@ -28,8 +28,8 @@ struct Clock {
         for (size_t i = 0; i < o.v.size(); i++) v[i] = v[i] > o.v[i] ? v[i] : o.v[i];
     }
 };
-// What a thread knows: `seen` happened before it; generic writes to shared memory among `fenced`, and those to global memory among
-// `fenced_global`, are visible to the asynchronous proxy too.
+// What a thread knows: `seen` happened before it; generic writes to shared memory among `fenced`, and those to global memory
+// among `fenced_global`, are visible to the asynchronous proxy too.
 struct View {
     Clock seen, fenced, fenced_global;
     void join(const View &o) {

@@ -87,7 +87,8 @@ void Order::wgmma_fence(Warp &w, const Ins &I) {
     }
     o.fence_step = w.steps;
 }
-// PTX ISA, wgmma.fence: only accumulators of wgmma of one shape need none between two uses. Two that read a fragment conflict not.
+// PTX ISA, wgmma.fence: only accumulators of wgmma of one shape need none between two uses. Two that read a fragment conflict
+// not.
 static bool same_use(const Ins &a, bool summed, const Ins &b, bool sums) {
     if (!summed || !sums) return !summed && !sums;
     auto shape = [](const Ins &I) {
@@ -118,10 +119,11 @@ void Order::registers(Warp &w, const Ins &I) {
                               fmt("%s that line %d may still be %s: wgmma.wait_group is needed (PTX ISA, wgmma.mma_async)",
                                   write ? "adds to a fragment" : "reads a fragment", r.user->line, write ? "reading" : "using"));
             if (r.wgmma > o.fence_step && !same_use(*r.user, r.summed, I, write))
-                shadow.report("order", I, "shape" + std::to_string(I.line),
-                              fmt("uses registers that the wgmma of line %d used otherwise or in another shape, with no wgmma.fence "
-                                  "since (PTX ISA, wgmma.fence)",
-                                  r.user->line));
+                shadow.report(
+                    "order", I, "shape" + std::to_string(I.line),
+                    fmt("uses registers that the wgmma of line %d used otherwise or in another shape, with no wgmma.fence "
+                        "since (PTX ISA, wgmma.fence)",
+                        r.user->line));
             r.flight = o.wgmma_time + 1;
             r.user = &I;
             r.wgmma = w.steps;
