@@ -114,8 +114,8 @@ class BlockMask:
         Raises StaleMaskError where that is impossible: the captures moved to another device than the mask's.
         """
         bound = bind(self.mask_mod, "mask")
-        if bound is self.bound and not bound.tensors:
-            return                     # nothing that can change without another bound graph
+        if bound is self.bound and self._state.has_tensors_of(bound):
+            return                     # nothing else can change without another bound graph
         state = fingerprint_of(bound)
         if state == self._state:
             return

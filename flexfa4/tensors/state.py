@@ -32,3 +32,11 @@ class TensorKey:
 
     def __hash__(self) -> int:
         return hash((self.place, self.state))
+
+
+def all_now(keys, tensors) -> bool:
+    """Whether each key is that of its tensor as it is now: `TensorKey(t) == key`, and no key is made."""
+    for key, t in zip(keys, tensors):
+        if key.ref() is not t or key.state is None or tensor_state(t) != key.state:
+            return False
+    return True

@@ -24,6 +24,7 @@ BINDINGS_PER_ENTRY = 16
 
 _entries: dict[tuple, tuple["Entry", ...]] = {}
 _owners: dict[int, weakref.ref] = {}
+_default_dtype = torch.get_default_dtype
 _lock = threading.RLock()        # re-entered where collecting garbage inside it ends a code object's life
 
 
@@ -35,7 +36,10 @@ class Binding:
     last: Callable = lambda: None
 
     def of(self, tensors: list) -> bool:
-        return all(ref() is t for ref, t in zip(self.refs, tensors))
+        for ref, t in zip(self.refs, tensors):
+            if ref() is not t:
+                return False
+        return True
 
 
 @dataclass(eq=False)
@@ -54,46 +58,45 @@ class Entry:
     bindings: tuple[Binding, ...]
 
     def bound(self, fn) -> BoundGraph | None:
-        """This trace as one of `fn`; None where it is not."""
-        tensors = self._tensors(fn)
-        if tensors is None or torch.get_default_dtype() is not self.float_type:
-            return None
-        for binding in self.bindings:
-            if binding.of(tensors):
-                break
-        else:
-            # Two captures that were two tensors might be one now, which would be one capture.
-            if not self.movable or len(set(map(id, tensors))) != len(tensors):
-                return None
-            if not all(place.takes(tensors[place.number]) for place in self.places):
-                return None
-            binding = Binding(tuple(map(weakref.ref, tensors)))
-            with _lock:
-                self.bindings = (binding, *self.bindings[:BINDINGS_PER_ENTRY - 1])
-        found = binding.last()
-        if found is None:
-            found = BoundGraph(self.graph, tuple(tensors[i] for i in self.used), self.literals, self.origin)
-            binding.last = weakref.ref(found)
-        return found
-
-    def _tensors(self, fn) -> list | None:
-        """The tensors of `fn` by number; None where a guard or a place says no."""
+        """This trace as one of `fn`; None where a guard or a place says that it is not."""
         registers, tensors = [fn], []
         try:
             for guard in self.guards:
                 if not guard(registers):
                     return None
-            for place in self.places:
-                t = registers[place.at]
-                if not place.suits(t):
+            for at, number, dtype, rank, _ in self.places:
+                t = registers[at]
+                if t.dtype is not dtype or t.dim() != rank:
                     return None
-                if place.number == len(tensors):
+                if number == len(tensors):
                     tensors.append(t)
-                elif tensors[place.number] is not t:
+                elif tensors[number] is not t:
                     return None
         except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError):
             return None
-        return tensors
+        if _default_dtype() is not self.float_type:
+            return None
+        for binding in self.bindings:
+            if not tensors or binding.of(tensors):
+                return binding.last() or self._hand_out(binding, tensors)
+        return self._bound_to_others(tensors)
+
+    def _bound_to_others(self, tensors: list) -> BoundGraph | None:
+        """The trace around tensors that it was not around before."""
+        # Two captures that were two tensors might be one now, which would be one capture.
+        if not self.movable or len(set(map(id, tensors))) != len(tensors):
+            return None
+        if not all(place.takes(tensors[place.number]) for place in self.places):
+            return None
+        binding = Binding(tuple(map(weakref.ref, tensors)))
+        with _lock:
+            self.bindings = (binding, *self.bindings[:BINDINGS_PER_ENTRY - 1])
+        return self._hand_out(binding, tensors)
+
+    def _hand_out(self, binding: Binding, tensors: list) -> BoundGraph:
+        found = BoundGraph(self.graph, tuple(tensors[i] for i in self.used), self.literals, self.origin)
+        binding.last = weakref.ref(found)
+        return found
 
 
 def bind(fn, kind: str, score_dtype: DType = DType.F32) -> BoundGraph:
@@ -104,7 +107,7 @@ def bind(fn, kind: str, score_dtype: DType = DType.F32) -> BoundGraph:
     A mod that computes tensors inside itself, or holds state that cannot be checked (numpy arrays, objects with `__getattr__`),
     is traced on every call. Writes through `.data` to a tensor whose value was folded by `int(t)` or `.item()` are not seen.
     """
-    code = _code_of(fn)
+    code = fn.__code__ if type(fn) is types.FunctionType else _code_of(fn)
     key = (id(code), kind, score_dtype)
     for entry in _entries.get(key, ()):
         found = entry.bound(fn)

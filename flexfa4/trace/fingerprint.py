@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..ir import DType
 from ..ir.bound import BoundGraph
 from ..ir.graph import Graph
-from ..tensors import TensorKey
+from ..tensors import TensorKey, all_now
 from .cache import bind
 
 
@@ -20,6 +20,10 @@ class Fingerprint:
     graph: Graph
     literals: tuple[str, ...]
     tensors: tuple[TensorKey, ...]
+
+    def has_tensors_of(self, bound: BoundGraph) -> bool:
+        """Whether the tensors of `bound` are the ones here, at the same versions."""
+        return len(self.tensors) == len(bound.tensors) and all_now(self.tensors, bound.tensors)
 
 
 def fingerprint(fn, kind: str = "mask", score_dtype: DType = DType.F32) -> Fingerprint:

@@ -66,17 +66,14 @@ class Unversioned(Exception):
 
 
 class TensorPlace(NamedTuple):
-    """A tensor found in register `at`: the `number`-th of those that the walk met (numbered as they were first met)."""
+    """A tensor found in register `at`: the `number`-th of those that the walk met (numbered as they were first met). The same
+    tensor is still what guards say of it while dtype and rank are these."""
 
     at: int
     number: int
     dtype: torch.dtype
     rank: int
     kind: tuple
-
-    def suits(self, v) -> bool:
-        """Whether the same tensor as before is still what guards say of it."""
-        return v.dtype is self.dtype and v.dim() == self.rank
 
     def takes(self, v) -> bool:
         """Whether another tensor in this place gives the same trace, as far as that reads no values and no layout."""
