@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as torch_flex
 
+from flexfa4 import runtime
 from flexfa4.engines.tiled.tiles import KV_TILE, query_tile
 from flexfa4.errors import ShapeError, UnsupportedError
 from flexfa4.ir import DType, Op
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import Plan
-from flexfa4.runtime import Attention, attention, compiled, engine, repeat, transforms
+from flexfa4.runtime import Attention, attention, capture, engine, repeat, transforms
 from flexfa4.runtime.programs import Layout, fitted
 from flexfa4.sparsity import BlockMask, Spans, and_masks
 from flexfa4.sparsity.work_spans import WorkSpans
@@ -104,7 +105,10 @@ def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) 
     spans = None
     if block_mask is not None and _has_data(query) and not transforms.active():
         def spans_at(layout: Layout) -> Spans | WorkSpans:
-            if plan is not None and plan.places_work:
+            for_work = plan is not None and plan.places_work
+            if not block_mask.has_spans(layout.q_tile, layout.kv_tile, for_work):
+                capture.refuse_contents(mask)
+            if for_work:
                 return block_mask.work_spans(layout.q_tile, layout.kv_tile)
             return block_mask.kept_spans(layout.q_tile, layout.kv_tile, device="cpu")
 
@@ -135,7 +139,7 @@ def _traced_by_dynamo(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale
         mask_mod = block_mask.mask_mod if mask_mod is None else and_masks(block_mask.mask_mod, mask_mod)
     group = query.shape[1] // key.shape[1]
     tiles = [query_tile(query.shape[2], group), query_tile(query.shape[2], 1), KV_TILE]
-    return compiled.call(tensors, (score_mod, mask_mod, out_mod), scale, tiles)
+    return runtime.compiled.call(tensors, (score_mod, mask_mod, out_mod), scale, tiles)
 
 
 def _mask(block_mask, mask_mod, query: Tensor, key: Tensor) -> tuple[BoundGraph | None, BlockMask | None]:

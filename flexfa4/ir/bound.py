@@ -41,3 +41,7 @@ class BoundGraph:
     tensors: tuple["torch.Tensor", ...]
     literals: tuple[bool | int | float, ...]
     origin: Origin
+
+    @property
+    def parts(self) -> tuple[Graph, tuple[bool | int | float, ...], tuple["torch.Tensor", ...]]:
+        return self.graph, self.literals, self.tensors

@@ -1,10 +1,12 @@
 """Finds the GPU kernel of a call, in memory, on the disk or by compiling it, and launches it."""
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import threading
 from dataclasses import dataclass, replace
-from typing import Callable, NamedTuple, Sequence
+from typing import Callable, Iterator, NamedTuple, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from torch import Tensor
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import TMA_BYTES, Plan, Signature
 
-from . import store
+from . import capture, native, store
 from .lists import NO_MASK, Lists, heads_of, workers_of
 
 _found: dict[Signature | tuple, Callable] = {}
@@ -51,13 +53,27 @@ def _make(kind: str, text: Callable[[], str], signature: Signature) -> Callable:
     if found is not None:
         _counts["loaded"] += 1
         return found
-    compiler = importlib.import_module("flexfa4.runtime.compiler")
-    make = getattr(compiler, kind)
-    _counts["compiled"] += 1
-    if kept and store.linker() is not None:
-        exported = make(signature, runs_here=False)
-        found = store.save(key, lambda path: compiler.export(exported, path))
-    return make(signature, runs_here=True) if found is None else found
+    with _no_collections():
+        compiler = importlib.import_module("flexfa4.runtime.compiler")
+        make = getattr(compiler, kind)
+        _counts["compiled"] += 1
+        if kept and store.linker() is not None:
+            exported = make(signature, runs_here=False)
+            found = store.save(key, lambda path: compiler.export(exported, path))
+        return make(signature, runs_here=True) if found is None else found
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Python's collector goes through all that torch has imported each time, 0.2 s, and the compiler's many objects call it two
+    or three times; it comes after them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def compile_count() -> int:
@@ -84,25 +100,38 @@ class Crew:
 def crew_of(plan: Plan, device: torch.device, items: int) -> Crew:
     """As many CTAs as run at once, drawing from the counter of the current stream; a CTA a work item where the plan leaves it to
     the hardware who takes them."""
-    return Crew(items) if _by_hardware(plan) else Crew(min(items, workers_of(device)), counter_of(device))
+    workers, counted = workers_for(plan, device, items)
+    return Crew(workers, counter_of(device) if counted else None)
+
+
+def workers_for(plan: Plan, device: torch.device, items: int) -> tuple[int, bool]:
+    """(CTAs of a launch, whether they draw their work from a counter)."""
+    return (items, False) if _by_hardware(plan) else (min(items, workers_of(device)), True)
 
 
 def _by_hardware(plan: Plan) -> bool:
     return plan.arch == "sm100" and plan.tiles.scheduler == "clc"
 
 
+_KEPT_STREAMS = 64
+
 _counters: dict[tuple, Tensor] = {}
+
+
+def stream_of(device: torch.device) -> int | None:
+    """The current stream, None while it is captured."""
+    return None if torch._C._cuda_isCurrentStreamCapturing() else torch._C._cuda_getCurrentRawStream(device.index)
 
 
 def counter_of(device: torch.device) -> Tensor:
     """Every launch leaves the counter at zero, so launches of one stream share it. A captured graph may run on any stream, at
-    the same time as others, and gets one of its own."""
-    if torch._C._cuda_isCurrentStreamCapturing():
+    the same time as others, and gets one of its own, which each replay sets to zero."""
+    stream = stream_of(device)
+    if stream is None:
         return torch.zeros(1, dtype=torch.int32, device=device)
-    key = device, torch._C._cuda_getCurrentRawStream(device.index)
-    found = _counters.get(key)
+    found = _counters.get((device, stream))
     if found is None:
-        found = _counters[key] = torch.zeros(1, dtype=torch.int32, device=device)
+        found = _counters[device, stream] = torch.zeros(1, dtype=torch.int32, device=device)
     return found
 
 
@@ -115,7 +144,8 @@ def work_items(plan: Plan, query: Tensor, key: Tensor, lists: Lists) -> int:
 
 class Prepared(NamedTuple):
     """A kernel and those of its arguments that stay from call to call. combine: None where no rows are split. of_out: how many of
-    the captures and slots, the last ones, are those of the out graph. counted: CTAs draw their work from a counter."""
+    the captures and slots, the last ones, are those of the out graph. counted: CTAs draw their work from a counter. shared: by
+    stream, the arguments of `shared_on`."""
 
     plan: Plan
     function: Callable
@@ -124,6 +154,7 @@ class Prepared(NamedTuple):
     lists: Lists
     workers: int
     counted: bool
+    shared: dict
 
 
 # By the identity of the plan, which `engine.choose` keeps: hashing a plan takes longer than the rest of the look-up.
@@ -144,7 +175,31 @@ def prepare(plan: Plan, lists: Lists, workers: int, counted: bool, contiguous: t
         graph, combine = signature.graphs[2], compiled_combine(signature) if split else None
         of_out = (0, 0) if graph is None else (len(graph.captures), len(graph.slots))
         found = _functions[key] = plan, compiled(signature), combine, of_out
-    return Prepared(*found, lists, workers, counted)
+    return Prepared(*found, lists, workers, counted, {})
+
+
+def kept(given: tuple, function: Callable):
+    """Arguments that many calls of `function` share, as its caller would convert them in each."""
+    return store.tvm_ffi.convert(given) if store.is_loaded(function) else given
+
+
+def shared_on(prepared: Prepared, device: torch.device):
+    """The third argument of `prepared.function` on the current stream of `device`, of rows that are not split."""
+    stream = stream_of(device)
+    found = prepared.shared.get(stream)
+    if found is None:
+        given = _span_arguments(prepared.lists), prepared.lists.work, None, counter_of(device) if prepared.counted else None
+        if stream is None:
+            capture.keep(prepared.lists)
+            return given
+        if len(prepared.shared) >= _KEPT_STREAMS:
+            prepared.shared.clear()
+        found = prepared.shared[stream] = kept(given, prepared.function)
+    return found
+
+
+def _span_arguments(lists: Lists) -> tuple | None:
+    return None if lists.row_ptr is None else (lists.row_ptr, lists.runs, lists.batch_stride, lists.head_stride, lists.tiles)
 
 
 def launch(prepared: Prepared, tensors: tuple, scale: float, values: tuple, counter: Tensor | None,
@@ -153,12 +208,13 @@ def launch(prepared: Prepared, tensors: tuple, scale: float, values: tuple, coun
     argument: see `Crew`."""
     lists = prepared.lists
     query, key, _, out, lse = tensors
+    if capture.active(query.device):
+        capture.keep(lists)
     parts = None
     if prepared.combine is not None:
         shape = lists.parts, prepared.plan.tiles.rows
         parts = out.new_empty((*shape, out.shape[3]), dtype=torch.float32), out.new_empty(shape, dtype=torch.float32)
-    spans = None if lists.row_ptr is None else (lists.row_ptr, lists.runs, lists.batch_stride, lists.head_stride, lists.tiles)
-    given = tensors, scale, (spans, lists.work, parts, counter), prepared.workers, values
+    given = tensors, scale, (_span_arguments(lists), lists.work, parts, counter), prepared.workers, values
     prepared.function(*(given if argument is None else _wrapped(given, argument)))
     if parts is not None:
         packed = query.shape[1] // heads_of(prepared.plan, query, key)[1]
@@ -182,10 +238,11 @@ def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequenc
     crew = crew or crew_of(plan, query.device, work_items(plan, query, key, lists))
     captures, slots = _values(bounds, query.device)
     contiguous = tuple([t.stride(-1) == 1 for t in captures])
-    prepared = prepare(plan, lists, crew.workers, crew.counter is not None, contiguous)
     out = new_out(query, (*query.shape[:3], value.shape[3]))
     lse = query.new_empty(query.shape[:3], dtype=torch.float32)
-    launch(prepared, (query, key, value, out, lse), scale, (captures or None, slots or None), crew.counter, crew.argument)
+    with capture.relaxed(query.device):
+        prepared = prepare(plan, lists, crew.workers, crew.counter is not None, contiguous)
+        launch(prepared, (query, key, value, out, lse), scale, (captures or None, slots or None), crew.counter, crew.argument)
     return out, lse
 
 
@@ -194,6 +251,12 @@ def new_out(query: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
     padded = padded_columns(shape[3], query.element_size())
     out = query.new_empty((*shape[:3], padded))
     return out if padded == shape[3] else out[..., :shape[3]]
+
+
+def out_strides(shape: tuple[int, int, int, int], element_bytes: int) -> tuple[int, ...]:
+    """Those of `new_out`."""
+    padded = padded_columns(shape[3], element_bytes)
+    return native.contiguous((*shape[:3], padded))
 
 
 def padded_columns(columns: int, element_bytes: int) -> int:
@@ -226,7 +289,12 @@ def _values(bounds: Sequence[BoundGraph | None], device: torch.device) -> tuple[
             continue
         for t in bound.tensors:
             t = t.detach() if t.requires_grad else t
-            captures.append(as_argument(t if t.device == device else t.to(device)))
+            if t.device != device:
+                with capture.beside(device):
+                    t = t.to(device)
+                if capture.active(device):
+                    capture.keep(t)
+            captures.append(as_argument(t))
         slots.extend(slots_of(bound))
     return tuple(captures), tuple(slots)
 

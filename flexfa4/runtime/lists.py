@@ -15,6 +15,8 @@ from flexfa4.schedule.lpt import L2_BYTES
 from flexfa4.sparsity import Spans
 from flexfa4.sparsity.work_spans import WorkSpans
 
+from . import capture
+
 
 @dataclass(frozen=True, eq=False)
 class Lists:
@@ -48,7 +50,8 @@ def lists_of(spans: Spans | WorkSpans, plan: Plan, query: Tensor, key: Tensor) -
         per_section = section_kv_heads(key.shape[2], key.shape[3], plan.tiles.head_dim_v, key.element_size(), L2_BYTES[plan.arch])
         work = work_of(spans, call)
         made = make_schedule(work, workers_of(query.device), per_section)
-        found = kept[call, query.device] = make_lists(spans, made, query.device)
+        with capture.beside(query.device):
+            found = kept[call, query.device] = make_lists(spans, made, query.device)
     return found
 
 
@@ -112,7 +115,8 @@ def dense_lists(plan: Plan, query: Tensor, key: Tensor) -> Lists:
 def _dense(grid: tuple[int, int], kv_tiles: int, heads: tuple[int, int, int], workers: int, device: torch.device) -> Lists:
     """grid: as `make_lists` takes it."""
     schedule = dense_schedule((-(-grid[1] // grid[0]), kv_tiles), heads, workers)
-    return make_lists(None, schedule, device, grid) if schedule.parts else NO_MASK
+    with capture.beside(device):
+        return make_lists(None, schedule, device, grid) if schedule.parts else NO_MASK
 
 
 def dense_schedule(tiles: tuple[int, int], heads: tuple[int, int, int], workers: int) -> Schedule:

@@ -4,6 +4,9 @@ A kind of call is known by the shapes, strides, types and devices of its inputs,
 BlockMask at one revision. What a mod closes over is looked at in every call (`bind`), and so is what may differ between calls of
 one kind: where captured tensors are and how they lie, the alignment of the inputs, the stream. Only calls that a kernel takes,
 that want no gradient and that no mode of torch looks on are known; `again` gives None for all others.
+
+A kind is found by a name of all that (`_known`), and before that among the latest of the same mods by one check of all tensors
+at once (`_ready`), which asks for captures of the same shapes too.
 """
 from __future__ import annotations
 
@@ -15,21 +18,23 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import TMA_BYTES
 from flexfa4.sparsity import BlockMask
-from flexfa4.tensors import TensorKey
-from flexfa4.trace import bind
+from flexfa4.tensors import TensorKey, all_now
+from flexfa4.trace import Parts, parts_of
 
-from . import kernels
+from . import kernels, native
 from .torch_op import Attention, lists_of_call
 
 _KEPT = 128
 _USUAL = frozenset({Tensor, torch.nn.Parameter})
 _NUMBERS = frozenset({float, int, type(None)})
 _NO_VALUES = (None, None)
+# Of the kinds of the same mods, those that are looked through before a name is made.
+_KEPT_READY = 4
 
 _known: "dict[tuple, Kind]" = {}
+_ready: "dict[tuple, tuple[Ready, ...]]" = {}
 
 _any_autocast = torch._C._is_any_autocast_enabled
 _modes = torch._C._len_torch_dispatch_stack
@@ -45,6 +50,7 @@ class Kind(NamedTuple):
     mask: Callable
     captured: tuple | None
     scale: float
+    element_bytes: int
     prepared: "kernels.Prepared"
     slots: tuple | None
     dense: tuple[bool, ...]
@@ -53,22 +59,74 @@ class Kind(NamedTuple):
     out_shape: tuple[int, int, int, int]
 
 
+class Ready(NamedTuple):
+    """A kind whose tensors are checked at once. fits: takes q, k, v and the captures; held: what `_short_name` names by
+    identity."""
+
+    fits: Callable[..., bool]
+    kind: Kind
+    held: tuple
+    run: Callable[[Tensor, Tensor, Tensor, tuple], tuple[Tensor, Tensor]]
+
+
 def again(query: Tensor, key: Tensor, value: Tensor, mods: tuple, scale: float | None, gqa: bool) -> tuple[Tensor, Tensor] | None:
     """(out, lse) of a call of a known kind, None for any other. mods: (score_mod, block_mask, mask_mod, out_mod)."""
-    if not _known or not _unwatched(query, key, value, scale):
+    if not _known:
         return None
-    bounds = _bounds(mods)
-    if bounds is None:
+    parts = _parts(mods)
+    if parts is None:
         return None
-    named = _name(query, key, value, bounds, mods[1], scale, gqa)
+    score, mask, out = parts
+    block_mask = mods[1]
+    captures = () if score is None else score[2]
+    if mask is not None:
+        captures += mask[2]
+    if out is not None:
+        captures += out[2]
+    short = _short_name(parts, block_mask, scale, gqa)
+    if forward_ad._current_level < 0:
+        for ready in _ready.get(short, ()):
+            kind = ready.kind
+            if ready.fits(query, key, value, *captures) and kind.mask() is block_mask and _same_state(kind, mask):
+                return ready.run(query, key, value, captures)
+    if not _unwatched(query, key, value, scale):
+        return None
+    return _by_name((query, key, value), parts, captures, (block_mask, scale, gqa), short)
+
+
+def _by_name(tensors: tuple, parts: tuple, captures: tuple, rest: tuple, short: tuple) -> tuple[Tensor, Tensor] | None:
+    """rest: (block_mask, scale, gqa)."""
+    named = _name(*tensors, parts, *rest)
     kind = _known.get(named)
-    if kind is None or kind.mask() is not mods[1]:
+    if kind is None or kind.mask() is not rest[0] or not _same_state(kind, parts[1]):
         return None
-    mask = bounds[1]
-    if kind.captured is not None and kind.captured != tuple(map(TensorKey, mask.tensors)):
+    given = _captures(captures, tensors[0], kind.dense)
+    if given is None:
         return None
-    captures = _captures(bounds, query, kind.dense)
-    return None if captures is None else _launch(kind, query, key, value, captures)
+    fits = native.check_of((*tensors, *captures))
+    if fits is not None:
+        held = tuple([part[:2] for part in parts if part is not None])
+        if len(_ready) >= _KEPT:
+            _ready.pop(next(iter(_ready), None), None)
+        ready = Ready(fits, kind, held, _runner(kind, tensors[0].device, captures))
+        _ready[short] = (ready, *_ready.get(short, ())[:_KEPT_READY - 1])
+    return _launch(kind, *tensors, given)
+
+
+def _short_name(parts: tuple, block_mask: BlockMask | None, scale, gqa: bool) -> tuple:
+    """Of the mods; what it names by identity is held by those who are found under it."""
+    score, mask, out = parts
+    name = (type(scale), scale, gqa) if block_mask is None else (type(scale), scale, gqa, id(block_mask), block_mask.revision)
+    if score is not None:
+        name += ("score", id(score[0]), id(score[1]))
+    if mask is not None:
+        name += ("mask", id(mask[0]), id(mask[1]))
+    return name if out is None else name + ("out", id(out[0]), id(out[1]))
+
+
+def _same_state(kind: Kind, mask: Parts | None) -> bool:
+    """Whether the captures of a mask without a BlockMask are what the lists were made of."""
+    return kind.captured is None or all_now(kind.captured, mask[2])
 
 
 def remember(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float | None, gqa: bool, call: Attention) -> None:
@@ -81,20 +139,21 @@ def remember(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float |
         return
     bounds, plan = (call.score, call.mask, call.out), call.plan
     lists = lists_of_call(plan, call.mask, call.layout, call.spans, query, key)
-    dense = tuple([t.stride(-1) == 1 if t.dim() else True for b in bounds if b is not None for t in b.tensors])
-    if _captures(bounds, query, dense) is None:
+    captures = tuple([t for b in bounds if b is not None for t in b.tensors])
+    dense = tuple([t.stride(-1) == 1 if t.dim() else True for t in captures])
+    if _captures(captures, query, dense) is None:
         return
-    named = _name(query, key, value, bounds, block_mask, scale, gqa)
+    named = _name(query, key, value, tuple([None if b is None else b.parts for b in bounds]), block_mask, scale, gqa)
     mask = call.mask
     captured = tuple(map(TensorKey, mask.tensors)) if mask is not None and block_mask is None and mask.tensors else None
     slots = tuple([x for b in bounds if b is not None for x in kernels.slots_of(b)])
     step = TMA_BYTES // query.element_size()
     direct = all(t.stride(3) == 1 and not any(s % step for s in t.stride()[:3]) for t in tensors)
     out_shape = (*query.shape[:3], value.shape[3])
-    crew = kernels.crew_of(plan, query.device, kernels.work_items(plan, query, key, lists))
+    workers, counted = kernels.workers_for(plan, query.device, kernels.work_items(plan, query, key, lists))
     kind = Kind(tuple(b.graph for b in bounds if b is not None), _weakly(block_mask, named), captured,
-                1.0 / math.sqrt(query.shape[3]) if scale is None else float(scale),
-                kernels.prepare(plan, lists, crew.workers, crew.counter is not None, dense), slots or None, dense, direct,
+                1.0 / math.sqrt(query.shape[3]) if scale is None else float(scale), query.element_size(),
+                kernels.prepare(plan, lists, workers, counted, dense), slots or None, dense, direct,
                 query.shape == out_shape and query.stride() == torch.empty(out_shape, device="meta").stride(), out_shape)
     if len(_known) >= _KEPT:
         _known.pop(next(iter(_known), None), None)
@@ -110,64 +169,72 @@ def _unwatched(query: Tensor, key: Tensor, value: Tensor, scale) -> bool:
     return not _any_autocast() and _modes() == 0 and _transform() is None and forward_ad._current_level < 0
 
 
-def _bounds(mods: tuple) -> tuple[BoundGraph | None, BoundGraph | None, BoundGraph | None] | None:
+def _parts(mods: tuple) -> tuple[Parts | None, Parts | None, Parts | None] | None:
+    """Of score, mask and out mod; None for masks of which no kind is kept."""
     score_mod, block_mask, mask_mod, out_mod = mods
     if block_mask is None:
-        mask = None if mask_mod is None else bind(mask_mod, "mask")
+        mask = None if mask_mod is None else parts_of(mask_mod, "mask")
     elif mask_mod is None and type(block_mask) is BlockMask:
         block_mask.check_fresh()
-        mask = block_mask.bound
+        mask = block_mask.bound.parts
     else:
         return None
-    return (None if score_mod is None else bind(score_mod, "score"), mask, None if out_mod is None else bind(out_mod, "out"))
+    score = None if score_mod is None else parts_of(score_mod, "score")
+    return score, mask, None if out_mod is None else parts_of(out_mod, "out")
 
 
-def _name(query: Tensor, key: Tensor, value: Tensor, bounds: tuple, block_mask: BlockMask | None, scale,
+def _name(query: Tensor, key: Tensor, value: Tensor, parts: tuple, block_mask: BlockMask | None, scale,
           gqa: bool) -> tuple | None:
     """The name of a kind; None for tensors that have no strides."""
-    score, mask, out = bounds
+    score, mask, out = parts
     try:
         return (query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride(), query.dtype, key.dtype,
                 value.dtype, query.get_device(), key.get_device(), value.get_device(), scale, gqa, id(block_mask),
                 block_mask.revision if block_mask is not None else 0,
-                None if score is None else (id(score.graph), score.literals),
-                None if mask is None else (id(mask.graph), mask.literals),
-                None if out is None else (id(out.graph), out.literals))
+                None if score is None else (id(score[0]), score[1]),
+                None if mask is None else (id(mask[0]), mask[1]),
+                None if out is None else (id(out[0]), out[1]))
     except RuntimeError:
         return None
 
 
 def _weakly(block_mask: BlockMask | None, named: tuple) -> Callable:
     """A reference to a BlockMask that keeps it not alive, nor the kind once it is gone."""
-    return weakref.ref(block_mask, lambda _: _known.pop(named, None)) if block_mask is not None else _none
+    if block_mask is None:
+        return _none
+
+    def forget(ref) -> None:
+        _known.pop(named, None)
+        for name in [name for name, found in list(_ready.items()) if any(ready.kind.mask is ref for ready in found)]:
+            _ready.pop(name, None)
+
+    return weakref.ref(block_mask, forget)
 
 
 def _none() -> None:
     return None
 
 
-def _captures(bounds: tuple, query: Tensor, dense: tuple[bool, ...]) -> tuple | None:
+def _captures(captures: tuple, query: Tensor, dense: tuple[bool, ...]) -> tuple | None:
     """The captured tensors as the kernel takes them; None where one is elsewhere, is empty, wants a gradient or does not lie as
     `dense` says."""
     found = []
-    for bound in bounds:
-        if bound is None:
-            continue
-        for t in bound.tensors:
-            if t.requires_grad:
-                if torch.is_grad_enabled():
-                    return None
-                t = t.detach()
-            if t.get_device() != query.get_device() or type(t) not in _USUAL or t.numel() == 0:
+    for t, last_is_dense in zip(captures, dense):
+        if t.requires_grad:
+            if torch.is_grad_enabled():
                 return None
-            t = kernels.as_argument(t)
-            if (t.stride(-1) == 1) is not dense[len(found)]:
-                return None
-            found.append(t)
+            t = t.detach()
+        if t.get_device() != query.get_device() or type(t) not in _USUAL or t.numel() == 0:
+            return None
+        t = kernels.as_argument(t)
+        if (t.stride(-1) == 1) is not last_is_dense:
+            return None
+        found.append(t)
     return tuple(found)
 
 
 def _launch(kind: Kind, query: Tensor, key: Tensor, value: Tensor, captures: tuple) -> tuple[Tensor, Tensor]:
+    """captures: as the kernel takes them."""
     if query.requires_grad or key.requires_grad or value.requires_grad:
         query, key, value = query.detach(), key.detach(), value.detach()
     if not kind.direct or (query.data_ptr() | key.data_ptr() | value.data_ptr()) % TMA_BYTES:
@@ -178,3 +245,37 @@ def _launch(kind: Kind, query: Tensor, key: Tensor, value: Tensor, captures: tup
     counter = kernels.counter_of(query.device) if kind.prepared.counted else None
     kernels.launch(kind.prepared, (query, key, value, out, lse), kind.scale, values, counter)
     return out, lse
+
+
+def _runner(kind: Kind, device: torch.device, captures: tuple) -> Callable:
+    """`_launch` for tensors that a Ready's check has let through, with what they share worked out. captures: as they come."""
+    prepared, scale, direct, slots = kind.prepared, kind.scale, kind.direct, kind.slots
+    function, workers, split = prepared.function, prepared.workers, prepared.combine is not None
+    shape, lse_shape = kind.out_shape, kind.out_shape[:3]
+    lse_strides, room = native.contiguous(lse_shape), native.rooms_on(device)
+    as_they_come = all(kernels.as_argument(t) is t for t in captures)
+    constant = kernels.kept((None, slots), function) if slots else _NO_VALUES
+    grad_enabled = torch.is_grad_enabled
+
+    def run(query: Tensor, key: Tensor, value: Tensor, captures: tuple) -> tuple[Tensor, Tensor]:
+        if not grad_enabled():
+            if query.requires_grad or key.requires_grad or value.requires_grad:
+                query, key, value = query.detach(), key.detach(), value.detach()
+            captures = tuple([t.detach() if t.requires_grad else t for t in captures])
+        if not direct or (query.data_ptr() | key.data_ptr() | value.data_ptr()) % TMA_BYTES:
+            query, key, value = kernels.aligned(query), kernels.aligned(key), kernels.aligned(value)
+        out = room(shape, strides, query.dtype)
+        lse = room(lse_shape, lse_strides, torch.float32)
+        if captures:
+            values = (captures if as_they_come else tuple(map(kernels.as_argument, captures))), slots
+        else:
+            values = constant
+        if split:
+            counter = kernels.counter_of(device) if prepared.counted else None
+            kernels.launch(prepared, (query, key, value, out, lse), scale, values, counter)
+        else:
+            function((query, key, value, out, lse), scale, kernels.shared_on(prepared, device), workers, values)
+        return out, lse
+
+    strides = kernels.out_strides(shape, kind.element_bytes)
+    return run

@@ -15,6 +15,7 @@ from flexfa4.sparsity.spans import Tiling
 from flexfa4.sparsity.work_spans import WorkSpans, has_label_tests
 from flexfa4.tensors import TensorKey
 
+from . import capture
 from .programs import Layout
 
 _KEPT = 32
@@ -26,13 +27,15 @@ _lock = threading.Lock()
 def spans_of(bound: BoundGraph, layout: Layout, q_len: int, kv_len: int, for_work: bool = False) -> Spans | WorkSpans:
     """The spans of a mask at the layout's tiles, on the CPU; for_work: those of a kernel's work tiles (`BlockMask.work_spans`).
 
-    Raises LookupOutOfRange where the mask reads past a capture on a position that it does not mask away itself.
+    Raises UnsupportedError as `capture.refuse_contents` does, and LookupOutOfRange where the mask reads past a capture on a
+    position that it does not mask away itself.
     """
     key = (bound.graph, bound.literals, tuple(map(type, bound.literals)), layout, q_len, kv_len, for_work)
     with _lock:
         entry = _entries.get(key)
     if entry is not None and entry[0] == tuple(map(TensorKey, bound.tensors)):
         return entry[1]
+    capture.refuse_contents(bound)
     tiling = Tiling(layout.q_tile, layout.kv_tile, q_len, kv_len, layout.batches, layout.heads)
     spans = build_work_spans(bound, tiling) if for_work and has_label_tests(bound) else build_spans(bound, tiling)[0]
     with _lock:

@@ -228,5 +228,10 @@ def _open(path: Path) -> Callable:
     return tvm_ffi.load_module(str(path))[FUNCTION]
 
 
+def is_loaded(function: Callable) -> bool:
+    """Whether a host function is one of tvm-ffi's, which takes its containers for tuples."""
+    return tvm_ffi is not None and isinstance(function, tvm_ffi.Function)
+
+
 def _say(text: str) -> None:
     warnings.warn(text, stacklevel=4)

@@ -96,6 +96,13 @@ class BlockMask:
             self._spans[key] = build_work_spans(self.bound, tiling)
         return self._spans[key]
 
+    def has_spans(self, q_tile: int, kv_tile: int, for_work: bool) -> bool:
+        """Whether `kept_spans` on the CPU, or `work_spans`, would build nothing. For a caller that has just called
+        `check_fresh`."""
+        if for_work and has_label_tests(self.bound):
+            return (q_tile, kv_tile, "work") in self._spans
+        return (q_tile, kv_tile, False, torch.device("cpu")) in self._spans
+
     def reserve(self, capacity: int, q_tile: int = 128, kv_tile: int = 128) -> FixedSpans:
         """Buffers for `rebuild_into`, on the mask's device, for at most `capacity` runs."""
         return reserve(Tiling(q_tile, kv_tile, *self.shape[2:], *self.mask_shape), capacity, self.device)

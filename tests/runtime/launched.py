@@ -1,6 +1,5 @@
 """A fixture that lets flex_attention take a kernel for CPU tensors, which notes what it is launched with."""
 import pytest
-import torch
 
 from flexfa4.runtime import engine, kernels, lists, repeat
 
@@ -8,7 +7,7 @@ from flexfa4.runtime import engine, kernels, lists, repeat
 @pytest.fixture
 def launches(monkeypatch):
     """What was launched: (name of the kernel, arguments)."""
-    noted, counter = [], torch.zeros(1, dtype=torch.int32)
+    noted = []
 
     def make(kind, text, signature):
         return lambda *arguments: noted.append((kind, signature, arguments))
@@ -16,10 +15,10 @@ def launches(monkeypatch):
     monkeypatch.setattr(engine, "architecture", lambda device: "sm90")
     for module in (kernels, lists):
         monkeypatch.setattr(module, "workers_of", lambda device: 4)
-    monkeypatch.setattr(kernels, "counter_of", lambda device: counter)
+    monkeypatch.setattr(kernels, "stream_of", lambda device: 0)
     monkeypatch.setattr(kernels, "_make", make)
-    for table in (repeat._known, kernels._found, kernels._functions):
+    for table in (repeat._known, repeat._ready, kernels._found, kernels._functions):
         table.clear()
     yield noted
-    for table in (repeat._known, kernels._found, kernels._functions):
+    for table in (repeat._known, repeat._ready, kernels._found, kernels._functions):
         table.clear()
