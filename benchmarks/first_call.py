@@ -7,8 +7,7 @@ prints the tables, writes results/first_call.{json,md} and docs/performance.md; 
 Each row of the first table is a process of its own with an empty cache, then one that finds the kernel there. "compiler": import
 of nvidia-cutlass-dsl and of our kernels; "trace": Python, from the kernel's source to MLIR; "passes": MLIR, NVVM and ptxas;
 "export", "link", "load": an object file, a shared library of it, and opening that. cold: the whole first call, torch and flexfa4
-imported. warm: from the call of the
-loader to a callable, with torch and flexfa4 imported; "first call" also traces the mod, plans and makes lists (512 tokens).
+imported. warm: from the call of the loader to a callable; "first call" also traces the mod, plans and makes lists (512 tokens).
 Host time: flex_attention without gradients, a call like one before, launched into nothing: the kernel's own host function encodes
 its descriptors and calls a launch that returns at once (the emulator's shim). CPU tensors stand for GPU ones, so each is
 converted for tvm-ffi and the host function gets prepared ones beside: both are in the time. Allocation is the CPU's.

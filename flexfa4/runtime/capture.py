@@ -46,9 +46,9 @@ def refuse_contents(bound: BoundGraph) -> None:
     be what the graph itself computes, which no one knows yet."""
     if any(active(t.device) for t in bound.tensors):
         about = bound.origin
-        raise UnsupportedError(f"{about.where()}: which tiles {about.name} keeps depends on tensors that it closes over, and cannot "
-                               "be found out while a CUDA graph is captured: call flex_attention once with this mask and these "
-                               "shapes before the capture")
+        raise UnsupportedError(f"{about.where()}: which tiles {about.name} keeps depends on tensors that it closes over, and "
+                               "cannot be found out while a CUDA graph is captured: call flex_attention once with this mask and "
+                               "these shapes before the capture")
 
 
 @contextlib.contextmanager

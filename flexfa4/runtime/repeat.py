@@ -3,14 +3,13 @@
 A kind of call is known by the shapes, strides, types and devices of its inputs, the graphs and literals of its mods and its
 BlockMask at one revision. What a mod closes over is looked at in every call (`bind`), and so is what may differ between calls of
 one kind: where captured tensors are and how they lie, the alignment of the inputs, the stream. Only calls that a kernel takes,
-that want no gradient and that no mode of torch looks on are known; `again` gives None for all others.
+that no mode of torch looks on are known; `again` gives None for all others.
 
 A kind is found by a name of all that (`_known`), and before that among the latest of the same mods by one check of all tensors
-at once (`_ready`), which asks for captures of the same shapes too.
+at once (`_ready`), which asks for captures of the same shapes too. Calls that want gradients are known there alone.
 """
 from __future__ import annotations
 
-import math
 import weakref
 from typing import Callable, NamedTuple
 
@@ -19,11 +18,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from flexfa4.plan import TMA_BYTES
-from flexfa4.sparsity import BlockMask
+from flexfa4.sparsity import BlockMask, Spans
 from flexfa4.tensors import TensorKey, all_now
 from flexfa4.trace import Parts, parts_of
 
-from . import kernels, native
+from . import kernels, native, transforms
+from .programs import encode
+from .recorded import Recorded
 from .torch_op import Attention, lists_of_call
 
 _KEPT = 128
@@ -71,7 +72,7 @@ class Ready(NamedTuple):
 
 def again(query: Tensor, key: Tensor, value: Tensor, mods: tuple, scale: float | None, gqa: bool) -> tuple[Tensor, Tensor] | None:
     """(out, lse) of a call of a known kind, None for any other. mods: (score_mod, block_mask, mask_mod, out_mod)."""
-    if not _known:
+    if not (_known or _ready):
         return None
     parts = _parts(mods)
     if parts is None:
@@ -89,7 +90,7 @@ def again(query: Tensor, key: Tensor, value: Tensor, mods: tuple, scale: float |
             kind = ready.kind
             if ready.fits(query, key, value, *captures) and kind.mask() is block_mask and _same_state(kind, mask):
                 return ready.run(query, key, value, captures)
-    if not _unwatched(query, key, value, scale):
+    if not _usual(query, key, value, scale) or _wants_gradient(query, key, value):
         return None
     return _by_name((query, key, value), parts, captures, (block_mask, scale, gqa), short)
 
@@ -103,14 +104,18 @@ def _by_name(tensors: tuple, parts: tuple, captures: tuple, rest: tuple, short: 
     given = _captures(captures, tensors[0], kind.dense)
     if given is None:
         return None
-    fits = native.check_of((*tensors, *captures))
+    _make_ready(short, parts, (*tensors, *captures), kind, _runner(kind, tensors[0].device, captures))
+    return _launch(kind, *tensors, given)
+
+
+def _make_ready(short: tuple, parts: tuple, tensors: tuple, kind: Kind, run: Callable) -> None:
+    """tensors: q, k, v and the captures."""
+    fits = native.check_of(tensors)
     if fits is not None:
-        held = tuple([part[:2] for part in parts if part is not None])
         if len(_ready) >= _KEPT:
             _ready.pop(next(iter(_ready), None), None)
-        ready = Ready(fits, kind, held, _runner(kind, tensors[0].device, captures))
-        _ready[short] = (ready, *_ready.get(short, ())[:_KEPT_READY - 1])
-    return _launch(kind, *tensors, given)
+        held = tuple([part[:2] for part in parts if part is not None])
+        _ready[short] = (Ready(fits, kind, held, run), *_ready.get(short, ())[:_KEPT_READY - 1])
 
 
 def _short_name(parts: tuple, block_mask: BlockMask | None, scale, gqa: bool) -> tuple:
@@ -131,42 +136,57 @@ def _same_state(kind: Kind, mask: Parts | None) -> bool:
 
 def remember(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float | None, gqa: bool, call: Attention) -> None:
     """Makes the kind of a call known that a kernel has just taken."""
-    query, key, value = tensors
     block_mask, mask_mod = mods[1:3]
-    if not _unwatched(query, key, value, scale):
+    if not _usual(*tensors, scale):
         return
     if block_mask is not None and not (type(block_mask) is BlockMask and mask_mod is None):
         return
-    bounds, plan = (call.score, call.mask, call.out), call.plan
-    lists = lists_of_call(plan, call.mask, call.layout, call.spans, query, key)
-    captures = tuple([t for b in bounds if b is not None for t in b.tensors])
+    bounds = call.score, call.mask, call.out
+    parts = tuple([None if b is None else b.parts for b in bounds])
+    captures = tuple([t for part in parts if part is not None for t in part[2]])
+    recorded = _wants_gradient(*tensors, *captures)
+    if recorded and call.out is not None:
+        return                         # of an output graph the backward pass needs what came before it
     dense = tuple([t.stride(-1) == 1 if t.dim() else True for t in captures])
-    if _captures(captures, query, dense) is None:
+    with torch.no_grad():
+        if _captures(captures, tensors[0], dense) is None:
+            return
+    named = _name(*tensors, parts, block_mask, scale, gqa)
+    kind = _kind(tensors, call, dense, _weakly(block_mask, named), block_mask is None)
+    if recorded:
+        short = _short_name(parts, block_mask, scale, gqa)
+        _make_ready(short, parts, (*tensors, *captures), kind, _recorder(kind, tensors[0].device, captures, call))
         return
-    named = _name(query, key, value, tuple([None if b is None else b.parts for b in bounds]), block_mask, scale, gqa)
-    mask = call.mask
-    captured = tuple(map(TensorKey, mask.tensors)) if mask is not None and block_mask is None and mask.tensors else None
-    slots = tuple([x for b in bounds if b is not None for x in kernels.slots_of(b)])
-    step = TMA_BYTES // query.element_size()
-    direct = all(t.stride(3) == 1 and not any(s % step for s in t.stride()[:3]) for t in tensors)
-    out_shape = (*query.shape[:3], value.shape[3])
-    workers, counted = kernels.workers_for(plan, query.device, kernels.work_items(plan, query, key, lists))
-    kind = Kind(tuple(b.graph for b in bounds if b is not None), _weakly(block_mask, named), captured,
-                1.0 / math.sqrt(query.shape[3]) if scale is None else float(scale), query.element_size(),
-                kernels.prepare(plan, lists, workers, counted, dense), slots or None, dense, direct,
-                query.shape == out_shape and query.stride() == torch.empty(out_shape, device="meta").stride(), out_shape)
     if len(_known) >= _KEPT:
         _known.pop(next(iter(_known), None), None)
     _known[named] = kind
 
 
-def _unwatched(query: Tensor, key: Tensor, value: Tensor, scale) -> bool:
-    """Whether these are usual arguments, and no gradient is wanted and no mode of torch looks on."""
+def _kind(tensors: tuple[Tensor, Tensor, Tensor], call: Attention, dense: tuple[bool, ...], mask: Callable, alone: bool) -> Kind:
+    """alone: whether a mask has no BlockMask."""
+    query, key, value = tensors
+    plan, bounds = call.plan, [b for b in (call.score, call.mask, call.out) if b is not None]
+    lists = lists_of_call(plan, call.mask, call.layout, call.spans, query, key)
+    captured = tuple(map(TensorKey, call.mask.tensors)) if alone and call.mask is not None and call.mask.tensors else None
+    slots = tuple([x for b in bounds for x in kernels.slots_of(b)])
+    step = TMA_BYTES // query.element_size()
+    direct = all(t.stride(3) == 1 and not any(s % step for s in t.stride()[:3]) for t in tensors)
+    out_shape = (*query.shape[:3], value.shape[3])
+    workers, counted = kernels.workers_for(plan, query.device, kernels.work_items(plan, query, key, lists))
+    return Kind(tuple(b.graph for b in bounds), mask, captured, call.scale, query.element_size(),
+                kernels.prepare(plan, lists, workers, counted, dense), slots or None, dense, direct,
+                query.shape == out_shape and query.stride() == native.contiguous(out_shape), out_shape)
+
+
+def _usual(query: Tensor, key: Tensor, value: Tensor, scale) -> bool:
+    """Whether these are usual arguments, and no mode of torch looks on."""
     if type(query) not in _USUAL or type(key) not in _USUAL or type(value) not in _USUAL or type(scale) not in _NUMBERS:
         return False
-    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
-        return False
     return not _any_autocast() and _modes() == 0 and _transform() is None and forward_ad._current_level < 0
+
+
+def _wants_gradient(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any([t.requires_grad for t in tensors])
 
 
 def _parts(mods: tuple) -> tuple[Parts | None, Parts | None, Parts | None] | None:
@@ -278,4 +298,20 @@ def _runner(kind: Kind, device: torch.device, captures: tuple) -> Callable:
         return out, lse
 
     strides = kernels.out_strides(shape, kind.element_bytes)
+    return run
+
+
+def _recorder(kind: Kind, device: torch.device, captures: tuple, call: Attention) -> Callable:
+    """As `_runner`, recorded for autograd."""
+    launch = _runner(kind, device, captures)
+    literals = tuple([x for b in (call.score, call.mask) if b is not None for x in b.literals])
+    wanted = tuple([i for i, t in enumerate(captures) if t.requires_grad])
+    form = transforms.Call(len(captures), literals, encode(call.score, call.mask, None, call.layout), call.scale, wanted)
+    spans = weakref.ref(call.spans) if isinstance(call.spans, Spans) else _none
+
+    def run(query: Tensor, key: Tensor, value: Tensor, captures: tuple) -> tuple[Tensor, Tensor]:
+        kept = spans()
+        more = captures if kept is None else (*captures, kept.row_ptr, kept.runs)
+        return Recorded.apply(launch, form, query, key, value, *more)
+
     return run

@@ -9,8 +9,8 @@ from launched import launches  # noqa: F401
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexfa4 import BlockMask, create_block_mask, flex_attention
-from flexfa4.errors import ShapeError
-from flexfa4.runtime import repeat
+from flexfa4.errors import ShapeError, UnsupportedError
+from flexfa4.runtime import kernels, repeat
 
 B, H, S, D = 1, 2, 300, 64
 
@@ -40,22 +40,23 @@ def layout(t):
 
 
 def same_as_first(launches, call) -> bool:
-    """Runs `call` as it comes, then as a first call; True if it was a repeated one. Both must launch alike."""
-    again, known = repeat.again, []
+    """Runs `call` as it comes, once more, and as a first call; True if it was a repeated one. All must launch alike."""
+    again, known, made = repeat.again, [], []
     repeat.again = lambda *a: known.append(again(*a)) or known[-1]
     try:
-        del launches[:]
-        call()
-        first = list(launches)
-        del launches[:]
-        repeat._known.clear()
-        call()
+        for i in range(3):
+            del launches[:]
+            if i == 2:
+                repeat._known.clear()
+                repeat._ready.clear()
+            call()
+            made.append(list(launches))
     finally:
         repeat.again = again
-    assert len(first) == len(launches) >= 1
-    for mine, theirs in zip(first, launches):
-        assert mine[0] == theirs[0] and mine[1] == theirs[1] and plain(mine[2]) == plain(theirs[2])
-    assert known[1] is None
+    assert len(made[0]) == len(made[1]) == len(made[2]) >= 1
+    for mine, more, theirs in zip(*made):
+        assert mine[:2] == more[:2] == theirs[:2] and plain(mine[2]) == plain(more[2]) == plain(theirs[2])
+    assert known[1] is not None and known[2] is None
     return known[0] is not None
 
 
@@ -220,3 +221,53 @@ def test_two_masks_of_one_function_are_two(launches):
     flex_attention(q, k, v, block_mask=first)
     assert isinstance(second, BlockMask)
     assert not same_as_first(launches, lambda: flex_attention(q, k, v, block_mask=second))
+
+
+def attend(tensors, scale, *_):
+    """In the place of a kernel: attention without mods."""
+    query, key, value, out, lse = tensors
+    scores = query.float() @ key.float().transpose(2, 3) * scale
+    lse.copy_(scores.logsumexp(-1))
+    out.copy_((scores.softmax(-1) @ value.float()))
+
+
+TABLE = torch.rand(H, S)
+MASK = create_block_mask(window(100), None, None, S, S)
+
+
+@pytest.mark.parametrize("wanted", ["qkv", "q", "v", "table", "q table"])
+@pytest.mark.parametrize("name", ["plain", "table", "block mask", "mask"])
+def test_gradients_of_repeated_calls_are_those_of_the_op(launches, monkeypatch, name, wanted):
+    monkeypatch.setattr(kernels, "_make", lambda kind, text, signature: attend)
+    tensors = [t.requires_grad_(letter in wanted.split()[0]) for t, letter in zip(inputs(), "qkv")]
+    table = TABLE.clone().requires_grad_("table" in wanted)
+    given = {"plain": {}, "table": dict(score_mod=lambda s, b, h, i, j: s + table[h, j]), "block mask": dict(block_mask=MASK),
+             "mask": dict(mask_mod=lambda b, h, i, j: table[h, j] < 0.9)}[name]
+    leaves = [t for t in (*tensors, table) if t.requires_grad and (t is not table or name in ("table", "mask"))]
+    if not leaves:
+        return
+    known, found = repeat.again, []
+    monkeypatch.setattr(repeat, "again", lambda *a: found.append(known(*a)) or found[-1])
+
+    def gradients(loss):
+        return torch.autograd.grad(loss(*flex_attention(*tensors, **given, return_lse=True)), leaves)
+
+    for loss in (lambda out, lse: out.float().square().sum(), lambda out, lse: out.float().sum() + lse.sum(),
+                 lambda out, lse: lse.square().sum()):
+        repeat._ready.clear()
+        first, second = gradients(loss), gradients(loss)
+        assert found[-2] is None and found[-1] is not None and found[-1][0].grad_fn is not None
+        assert all(torch.equal(a, b) for a, b in zip(first, second))
+    with torch.no_grad():
+        assert flex_attention(*tensors, **given).grad_fn is None
+    tensors[0].requires_grad_(not tensors[0].requires_grad)         # another kind
+    assert flex_attention(*tensors, **given).requires_grad is any(t.requires_grad for t in (*tensors, *leaves))
+
+
+def test_a_repeated_call_has_no_second_derivative_either(launches, monkeypatch):
+    monkeypatch.setattr(kernels, "_make", lambda kind, text, signature: attend)
+    q, k, v = (t.requires_grad_() for t in inputs())
+    for _ in range(2):
+        (grad,) = torch.autograd.grad(flex_attention(q, k, v).float().square().sum(), q, create_graph=True)
+        with pytest.raises(UnsupportedError, match="second derivative"):
+            grad.sum().backward()

@@ -1,0 +1,38 @@
+"""A repeated call that wants gradients: the kernel, recorded for autograd without the registered op, which costs 60 us a call.
+
+Only where no mode or transform looks on. The backward pass is the registered op's, in every case.
+"""
+from __future__ import annotations
+
+from typing import Callable
+
+import torch
+from torch import Tensor
+
+from . import transforms
+
+
+class Recorded(torch.autograd.Function):
+    """(out, lse) of launch(q, k, v, captures). form: the arguments of the op that are no tensors; more: captures, then spans."""
+
+    @staticmethod
+    def forward(ctx, launch: Callable, form: transforms.Call, query: Tensor, key: Tensor, value: Tensor, *more: Tensor):
+        out, lse = launch(query, key, value, more[:form.captures])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(query, key, value, out, lse, *more)
+        ctx.form = form
+        return out, lse
+
+    @staticmethod
+    def backward(ctx, d_out, d_lse):
+        query, key, value, out, lse, *more = ctx.saved_tensors
+        form = ctx.form
+        rest = [None] * len(more)
+        if d_out is None and d_lse is None:
+            return None, None, None, None, None, *rest
+        if d_out is None:
+            d_out = torch.zeros_like(out)
+        grads = transforms.backward([query, key, value], [out, lse], d_out, d_lse, more, form)
+        for i, grad in zip(form.wanted, grads[3:]):
+            rest[i] = grad
+        return None, None, *grads[:3], *rest
