@@ -70,13 +70,13 @@ def stand_in(arch: str):
     import tvm_ffi
 
     from flexfa4.emulator import build
-    from flexfa4.runtime import engine, kernels, lists
+    from flexfa4.runtime import engine, kernels, lists, relaunch
 
     os.environ["CUTE_DSL_LIBS"] = str(build.shim_library())
     engine.architecture = lambda device: arch
     kernels.workers_of = lists.workers_of = lambda device: 132
     kernels.stream_of = lambda device: 0
-    kernels.kept = lambda given, function: tvm_ffi.convert(given)
+    relaunch._converted = lambda given, function: None if given is None else tvm_ffi.convert(given)
     shim = ctypes.CDLL(os.environ["CUTE_DSL_LIBS"], mode=ctypes.RTLD_GLOBAL)
     shim.flexfa4_set_callback.argtypes = [ctypes.c_void_p]
     # Any function of the library that takes nothing into account and returns 0.

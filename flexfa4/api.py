@@ -62,7 +62,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     mods = (score_mod, block_mask, mask_mod, out_mod)
     found = None
     if not (debug or torch.compiler.is_dynamo_compiling()):
-        found = repeat.again(query, key, value, mods, scale, enable_gqa)
+        found = repeat.again(query, key, value, mods, scale, enable_gqa, want_lse)
     out, lse = _first((query, key, value), mods, scale, enable_gqa, debug) if found is None else found
     if return_aux is not None:
         return out, AuxOutput(lse=lse if want_lse else None)

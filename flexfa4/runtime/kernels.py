@@ -113,8 +113,6 @@ def _by_hardware(plan: Plan) -> bool:
     return plan.arch == "sm100" and plan.tiles.scheduler == "clc"
 
 
-_KEPT_STREAMS = 64
-
 _counters: dict[tuple, Tensor] = {}
 
 
@@ -144,8 +142,7 @@ def work_items(plan: Plan, query: Tensor, key: Tensor, lists: Lists) -> int:
 
 class Prepared(NamedTuple):
     """A kernel and those of its arguments that stay from call to call. combine: None where no rows are split. of_out: how many of
-    the captures and slots, the last ones, are those of the out graph. counted: CTAs draw their work from a counter. shared: by
-    stream, the arguments of `shared_on`."""
+    the captures and slots, the last ones, are those of the out graph. counted: CTAs draw their work from a counter."""
 
     plan: Plan
     function: Callable
@@ -154,7 +151,6 @@ class Prepared(NamedTuple):
     lists: Lists
     workers: int
     counted: bool
-    shared: dict
 
 
 # By the identity of the plan, which `engine.choose` keeps: hashing a plan takes longer than the rest of the look-up.
@@ -175,30 +171,10 @@ def prepare(plan: Plan, lists: Lists, workers: int, counted: bool, contiguous: t
         graph, combine = signature.graphs[2], compiled_combine(signature) if split else None
         of_out = (0, 0) if graph is None else (len(graph.captures), len(graph.slots))
         found = _functions[key] = plan, compiled(signature), combine, of_out
-    return Prepared(*found, lists, workers, counted, {})
+    return Prepared(*found, lists, workers, counted)
 
 
-def kept(given: tuple, function: Callable):
-    """Arguments that many calls of `function` share, as its caller would convert them in each."""
-    return store.tvm_ffi.convert(given) if store.is_loaded(function) else given
-
-
-def shared_on(prepared: Prepared, device: torch.device):
-    """The third argument of `prepared.function` on the current stream of `device`, of rows that are not split."""
-    stream = stream_of(device)
-    found = prepared.shared.get(stream)
-    if found is None:
-        given = _span_arguments(prepared.lists), prepared.lists.work, None, counter_of(device) if prepared.counted else None
-        if stream is None:
-            capture.keep(prepared.lists)
-            return given
-        if len(prepared.shared) >= _KEPT_STREAMS:
-            prepared.shared.clear()
-        found = prepared.shared[stream] = kept(given, prepared.function)
-    return found
-
-
-def _span_arguments(lists: Lists) -> tuple | None:
+def span_arguments(lists: Lists) -> tuple | None:
     return None if lists.row_ptr is None else (lists.row_ptr, lists.runs, lists.batch_stride, lists.head_stride, lists.tiles)
 
 
@@ -214,13 +190,21 @@ def launch(prepared: Prepared, tensors: tuple, scale: float, values: tuple, coun
     if prepared.combine is not None:
         shape = lists.parts, prepared.plan.tiles.rows
         parts = out.new_empty((*shape, out.shape[3]), dtype=torch.float32), out.new_empty(shape, dtype=torch.float32)
-    given = tensors, scale, (_span_arguments(lists), lists.work, parts, counter), prepared.workers, values
+    given = tensors, scale, (span_arguments(lists), lists.work, parts, counter), prepared.workers, values
     prepared.function(*(given if argument is None else _wrapped(given, argument)))
     if parts is not None:
-        packed = query.shape[1] // heads_of(prepared.plan, query, key)[1]
-        of_out = tuple([given[-n:] if n else None for given, n in zip(values, prepared.of_out)])
-        given = parts, lists.combine_rows, lists.combine_ptr, out, lse, packed, of_out
+        packed = heads_in_a_tile(prepared.plan, query, key)
+        given = parts, lists.combine_rows, lists.combine_ptr, out, lse, packed, values_of_out(prepared, values)
         prepared.combine(*(given if argument is None else _wrapped(given, argument)))
+
+
+def heads_in_a_tile(plan: Plan, query: Tensor, key: Tensor) -> int:
+    return query.shape[1] // heads_of(plan, query, key)[1]
+
+
+def values_of_out(prepared: Prepared, values: tuple) -> tuple:
+    """Those of the output graph; values: as `launch` takes them."""
+    return tuple([given[-n:] if n else None for given, n in zip(values, prepared.of_out)])
 
 
 def _wrapped(given, argument: Callable):

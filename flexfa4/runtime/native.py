@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 _guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-_current_device = getattr(torch._C, "_cuda_getDevice", None)
+_current_device = getattr(torch._C, "_cuda_getDevice", None)          # of builds for CUDA
 
 
 def check_of(tensors: Sequence[Tensor]) -> Callable[..., bool] | None:
@@ -29,21 +29,15 @@ def check_of(tensors: Sequence[Tensor]) -> Callable[..., bool] | None:
         return None
 
 
-def rooms_on(device: torch.device) -> Callable[[tuple, tuple, torch.dtype], Tensor]:
-    """A function (shape, strides, dtype) -> a tensor of `device` that holds anything."""
+def rooms_on(device: torch.device) -> Callable[[], Callable[[tuple, tuple, torch.dtype], Tensor]]:
+    """A function that gives, for now, a function (shape, strides, dtype) -> a tensor of `device` that holds anything."""
     def public(shape, strides, dtype):
         return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
-    short = getattr(_guards, f"_empty_strided_{device.type}", None)
-    if short is None or device.type != "cuda":
-        return short or public
-    index = device.index
-
-    def on_the_gpu(shape, strides, dtype):
-        # The short way takes the current device.
-        return short(shape, strides, dtype) if _current_device() == index else public(shape, strides, dtype)
-
-    return on_the_gpu
+    short, index = getattr(_guards, f"_empty_strided_{device.type}", None) or public, device.index
+    if device.type != "cuda":
+        return lambda: short
+    return lambda: short if _current_device() == index else public           # the short way takes the current device
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:

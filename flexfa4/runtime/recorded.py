@@ -13,11 +13,12 @@ from . import transforms
 
 
 class Recorded(torch.autograd.Function):
-    """(out, lse) of launch(q, k, v, captures). form: the arguments of the op that are no tensors; more: captures, then spans."""
+    """(out, lse) of launch(q, k, v, captures, True). form: the arguments of the op that are no tensors. more: captures, then
+    spans."""
 
     @staticmethod
     def forward(ctx, launch: Callable, form: transforms.Call, query: Tensor, key: Tensor, value: Tensor, *more: Tensor):
-        out, lse = launch(query, key, value, more[:form.captures])
+        out, lse = launch(query, key, value, more[:form.captures], True)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(query, key, value, out, lse, *more)
         ctx.form = form

@@ -18,19 +18,17 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from flexfa4.plan import TMA_BYTES
-from flexfa4.sparsity import BlockMask, Spans
+from flexfa4.sparsity import BlockMask
 from flexfa4.tensors import TensorKey, all_now
 from flexfa4.trace import Parts, parts_of
 
-from . import kernels, native, transforms
-from .programs import encode
-from .recorded import Recorded
+from . import kernels, native
+from .relaunch import Kind, launch, launcher, recorder
 from .torch_op import Attention, lists_of_call
 
 _KEPT = 128
 _USUAL = frozenset({Tensor, torch.nn.Parameter})
 _NUMBERS = frozenset({float, int, type(None)})
-_NO_VALUES = (None, None)
 # Of the kinds of the same mods, those that are looked through before a name is made.
 _KEPT_READY = 4
 
@@ -42,24 +40,6 @@ _modes = torch._C._len_torch_dispatch_stack
 _transform = torch._C._functorch.peek_interpreter_stack
 
 
-class Kind(NamedTuple):
-    """What calls of one kind share. graphs: held so that their identities stay theirs. mask: the BlockMask, weakly. captured: of
-    a mask without a BlockMask, the state of its captures that the lists are good for. direct: TMA takes the inputs' strides.
-    whole: out is laid out as query is. dense: the contiguous captures, as the kernel was compiled."""
-
-    graphs: tuple
-    mask: Callable
-    captured: tuple | None
-    scale: float
-    element_bytes: int
-    prepared: "kernels.Prepared"
-    slots: tuple | None
-    dense: tuple[bool, ...]
-    direct: bool
-    whole: bool
-    out_shape: tuple[int, int, int, int]
-
-
 class Ready(NamedTuple):
     """A kind whose tensors are checked at once. fits: takes q, k, v and the captures; held: what `_short_name` names by
     identity."""
@@ -67,11 +47,13 @@ class Ready(NamedTuple):
     fits: Callable[..., bool]
     kind: Kind
     held: tuple
-    run: Callable[[Tensor, Tensor, Tensor, tuple], tuple[Tensor, Tensor]]
+    run: Callable[[Tensor, Tensor, Tensor, tuple, bool], tuple[Tensor, Tensor | None]]
 
 
-def again(query: Tensor, key: Tensor, value: Tensor, mods: tuple, scale: float | None, gqa: bool) -> tuple[Tensor, Tensor] | None:
-    """(out, lse) of a call of a known kind, None for any other. mods: (score_mod, block_mask, mask_mod, out_mod)."""
+def again(query: Tensor, key: Tensor, value: Tensor, mods: tuple, scale: float | None, gqa: bool,
+          want_lse: bool = True) -> tuple[Tensor, Tensor | None] | None:
+    """(out, lse) of a call of a known kind, None for any other. mods: (score_mod, block_mask, mask_mod, out_mod). want_lse: lse
+    may be None where it is False."""
     if not (_known or _ready):
         return None
     parts = _parts(mods)
@@ -89,7 +71,7 @@ def again(query: Tensor, key: Tensor, value: Tensor, mods: tuple, scale: float |
         for ready in _ready.get(short, ()):
             kind = ready.kind
             if ready.fits(query, key, value, *captures) and kind.mask() is block_mask and _same_state(kind, mask):
-                return ready.run(query, key, value, captures)
+                return ready.run(query, key, value, captures, want_lse)
     if not _usual(query, key, value, scale) or _wants_gradient(query, key, value):
         return None
     return _by_name((query, key, value), parts, captures, (block_mask, scale, gqa), short)
@@ -104,8 +86,8 @@ def _by_name(tensors: tuple, parts: tuple, captures: tuple, rest: tuple, short: 
     given = _captures(captures, tensors[0], kind.dense)
     if given is None:
         return None
-    _make_ready(short, parts, (*tensors, *captures), kind, _runner(kind, tensors[0].device, captures))
-    return _launch(kind, *tensors, given)
+    _make_ready(short, parts, (*tensors, *captures), kind, launcher(kind, tensors, captures))
+    return launch(kind, *tensors, given)
 
 
 def _make_ready(short: tuple, parts: tuple, tensors: tuple, kind: Kind, run: Callable) -> None:
@@ -155,7 +137,7 @@ def remember(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float |
     kind = _kind(tensors, call, dense, _weakly(block_mask, named), block_mask is None)
     if recorded:
         short = _short_name(parts, block_mask, scale, gqa)
-        _make_ready(short, parts, (*tensors, *captures), kind, _recorder(kind, tensors[0].device, captures, call))
+        _make_ready(short, parts, (*tensors, *captures), kind, recorder(kind, tensors, captures, call))
         return
     if len(_known) >= _KEPT:
         _known.pop(next(iter(_known), None), None)
@@ -174,8 +156,7 @@ def _kind(tensors: tuple[Tensor, Tensor, Tensor], call: Attention, dense: tuple[
     out_shape = (*query.shape[:3], value.shape[3])
     workers, counted = kernels.workers_for(plan, query.device, kernels.work_items(plan, query, key, lists))
     return Kind(tuple(b.graph for b in bounds), mask, captured, call.scale, query.element_size(),
-                kernels.prepare(plan, lists, workers, counted, dense), slots or None, dense, direct,
-                query.shape == out_shape and query.stride() == native.contiguous(out_shape), out_shape)
+                kernels.prepare(plan, lists, workers, counted, dense), slots or None, dense, direct, out_shape)
 
 
 def _usual(query: Tensor, key: Tensor, value: Tensor, scale) -> bool:
@@ -251,67 +232,3 @@ def _captures(captures: tuple, query: Tensor, dense: tuple[bool, ...]) -> tuple 
             return None
         found.append(t)
     return tuple(found)
-
-
-def _launch(kind: Kind, query: Tensor, key: Tensor, value: Tensor, captures: tuple) -> tuple[Tensor, Tensor]:
-    """captures: as the kernel takes them."""
-    if query.requires_grad or key.requires_grad or value.requires_grad:
-        query, key, value = query.detach(), key.detach(), value.detach()
-    if not kind.direct or (query.data_ptr() | key.data_ptr() | value.data_ptr()) % TMA_BYTES:
-        query, key, value = kernels.aligned(query), kernels.aligned(key), kernels.aligned(value)
-    out = torch.empty_like(query) if kind.whole else kernels.new_out(query, kind.out_shape)
-    lse = query.new_empty(kind.out_shape[:3], dtype=torch.float32)
-    values = (captures or None, kind.slots) if captures or kind.slots else _NO_VALUES
-    counter = kernels.counter_of(query.device) if kind.prepared.counted else None
-    kernels.launch(kind.prepared, (query, key, value, out, lse), kind.scale, values, counter)
-    return out, lse
-
-
-def _runner(kind: Kind, device: torch.device, captures: tuple) -> Callable:
-    """`_launch` for tensors that a Ready's check has let through, with what they share worked out. captures: as they come."""
-    prepared, scale, direct, slots = kind.prepared, kind.scale, kind.direct, kind.slots
-    function, workers, split = prepared.function, prepared.workers, prepared.combine is not None
-    shape, lse_shape = kind.out_shape, kind.out_shape[:3]
-    lse_strides, room = native.contiguous(lse_shape), native.rooms_on(device)
-    as_they_come = all(kernels.as_argument(t) is t for t in captures)
-    constant = kernels.kept((None, slots), function) if slots else _NO_VALUES
-    grad_enabled = torch.is_grad_enabled
-
-    def run(query: Tensor, key: Tensor, value: Tensor, captures: tuple) -> tuple[Tensor, Tensor]:
-        if not grad_enabled():
-            if query.requires_grad or key.requires_grad or value.requires_grad:
-                query, key, value = query.detach(), key.detach(), value.detach()
-            captures = tuple([t.detach() if t.requires_grad else t for t in captures])
-        if not direct or (query.data_ptr() | key.data_ptr() | value.data_ptr()) % TMA_BYTES:
-            query, key, value = kernels.aligned(query), kernels.aligned(key), kernels.aligned(value)
-        out = room(shape, strides, query.dtype)
-        lse = room(lse_shape, lse_strides, torch.float32)
-        if captures:
-            values = (captures if as_they_come else tuple(map(kernels.as_argument, captures))), slots
-        else:
-            values = constant
-        if split:
-            counter = kernels.counter_of(device) if prepared.counted else None
-            kernels.launch(prepared, (query, key, value, out, lse), scale, values, counter)
-        else:
-            function((query, key, value, out, lse), scale, kernels.shared_on(prepared, device), workers, values)
-        return out, lse
-
-    strides = kernels.out_strides(shape, kind.element_bytes)
-    return run
-
-
-def _recorder(kind: Kind, device: torch.device, captures: tuple, call: Attention) -> Callable:
-    """As `_runner`, recorded for autograd."""
-    launch = _runner(kind, device, captures)
-    literals = tuple([x for b in (call.score, call.mask) if b is not None for x in b.literals])
-    wanted = tuple([i for i, t in enumerate(captures) if t.requires_grad])
-    form = transforms.Call(len(captures), literals, encode(call.score, call.mask, None, call.layout), call.scale, wanted)
-    spans = weakref.ref(call.spans) if isinstance(call.spans, Spans) else _none
-
-    def run(query: Tensor, key: Tensor, value: Tensor, captures: tuple) -> tuple[Tensor, Tensor]:
-        kept = spans()
-        more = captures if kept is None else (*captures, kept.row_ptr, kept.runs)
-        return Recorded.apply(launch, form, query, key, value, *more)
-
-    return run
