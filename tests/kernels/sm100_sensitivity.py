@@ -1,6 +1,6 @@
 """Deletes synchronisation statements of the Blackwell forward one at a time and looks whether the emulator sees it; run by
-test_sm100_sensitivity.py in a process of its own. Arguments: the scheduler, the head dims of K and V. Prints one JSON list, a row
-a statement."""
+test_sm100_sensitivity.py in a process of its own. Arguments: the scheduler, the head dims of K and V, "bias" for a bias of the
+distance, which is read from a table. Prints one JSON list, a row a statement."""
 import json
 import sys
 import warnings
@@ -9,7 +9,7 @@ from pathlib import Path
 
 warnings.simplefilter("ignore")
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
-SCHEDULER, DIMS = sys.argv[1], tuple(map(int, sys.argv[2:4]))
+SCHEDULER, DIMS, BIASED = sys.argv[1], tuple(map(int, sys.argv[2:4])), sys.argv[4:] == ["bias"]
 sys.argv = sys.argv[:1]  # the DSL parses the options of the process
 import conftest  # noqa: E402, F401
 from flexfa4 import emulator  # noqa: E402
@@ -39,7 +39,8 @@ def record(q_len: int, kv_len: int, heads: int, grows: bool):
     if grows:
         k = (k.float() * torch.linspace(0.25, 4, kv_len)[:, None]).bfloat16()
     mask = mods.causal_bottom_right(q_len, kv_len)
-    bounds, scale = [None, bind(mask, "mask"), None], DIMS[0]**-0.5
+    bias = mods.learned_relative_bias(torch.randn(heads, 2 * 200 + 1, generator=g))
+    bounds, scale = [bind(bias, "score") if BIASED else None, bind(mask, "mask"), None], DIMS[0]**-0.5
     plan = engine.choose("sm100", q, k, v, scale, bounds).plan
     plan = replace(plan, tiles=replace(plan.tiles, scheduler=SCHEDULER))
     spans = create_block_mask(mask, 1, heads, q_len, kv_len).spans(plan.q_tile, plan.tiles.kv_tile)

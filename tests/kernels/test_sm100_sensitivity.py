@@ -15,17 +15,16 @@ pytestmark = [
 ]
 
 
-SLOW = [("counter", 192, 128), ("clc", 192, 128), ("static", 64, 64), ("static", 256, 256)]
+SLOW = [("counter", 192, 128), ("clc", 192, 128), ("static", 64, 64), ("static", 256, 256), ("static", 128, 128, "bias")]
 
 
-@pytest.mark.parametrize("scheduler, head_dim, head_dim_v", [
+@pytest.mark.parametrize("kernel", [
     ("static", 128, 128), ("counter", 128, 128), ("clc", 128, 128), ("static", 192, 128),
-    *(pytest.param(*kernel, marks=pytest.mark.slow) for kernel in SLOW),
-])  # fmt: skip
-def test_every_deletion_is_seen(scheduler, head_dim, head_dim_v):
+    *(pytest.param(kernel, marks=pytest.mark.slow) for kernel in SLOW),
+], ids=lambda kernel: " ".join(map(str, kernel)))  # fmt: skip
+def test_every_deletion_is_seen(kernel):
     script = Path(__file__).with_name("sm100_sensitivity.py")
-    words = scheduler, str(head_dim), str(head_dim_v)
-    done = subprocess.run([sys.executable, str(script), *words], capture_output=True, text=True, timeout=500)
+    done = subprocess.run([sys.executable, str(script), *map(str, kernel)], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     rows = json.loads(done.stdout.splitlines()[-1])
     assert {"mbarrier wait", "mbarrier arrive", "commit", "wait", "fence", "barrier"} <= {row["kind"] for row in rows}
