@@ -44,9 +44,8 @@ def band_spans(analysis: Analysis, tiling: Tiling, transposed: bool, settle: Cal
         return None
     sampled = work.sampled
     try:
-        with np.errstate(all="ignore"):
-            found = [_Mask(analysis, terms, tiling, transposed, b, h, settle, work).runs()
-                     for b in range(tiling.Bm) for h in range(tiling.Hm)]
+        found = [_Mask(analysis, terms, tiling, transposed, b, h, settle, work).runs()
+                 for b in range(tiling.Bm) for h in range(tiling.Hm)]
     except Unfit:
         work.sampled = sampled
         return None
@@ -87,7 +86,8 @@ class _Mask:
         """Bounds of a node over tiles and at their ends; Unfit where it may be NaN or read out of range."""
         if n not in axis.known:
             env = {Op.B: (self.b, self.b), Op.H: (self.h, self.h), axis.op: axis.stacked}
-            self.analysis.along(order_of(n), env, axis.known)
+            with np.errstate(all="ignore"):
+                self.analysis.along(order_of(n), env, axis.known)
         found = axis.known[n]
         if np.any(found.poison) or np.any(found.nan):
             raise Unfit
@@ -123,7 +123,7 @@ class _Mask:
                 least = most = None
                 continue
             least, most = (least + found.least, most + found.most) if sign > 0 else (least - found.most, most - found.least)
-        return _side(lo, hi, len(axis), None if least is None else (least, most))
+        return _side(lo, hi, axis.count, None if least is None else (least, most))
 
     def _labels(self, axis: Axis, table: LabelTable, load: Node) -> Side:
         """The names of labels, which rise, over the tiles of an axis."""
@@ -142,7 +142,7 @@ class _Mask:
             raise Unfit
         within = 0, table.runs.starts.size
         if not own:
-            return _side(*found, len(axis), within)
+            return _side(*found, axis.count, within)
         side = Side(*found[0], found[0], within)
         # Names that rise do so by one, so that a tile of consecutive positions holds all from its first to its last.
         side.dense = True
@@ -152,27 +152,27 @@ class _Mask:
 
     def runs(self) -> tuple[np.ndarray, np.ndarray]:
         """(row_ptr int32 [rows + 1], runs [n, 3]), as in Spans."""
-        self.work.analysed += len(self.rows) + len(self.columns)
+        self.work.analysed += self.rows.count + self.columns.count
         return self._conjunction() if self.terms.conjunction else self._expression()
 
     def _conjunction(self) -> tuple[np.ndarray, np.ndarray]:
         """An AND of intervals is one: in each row the tiles that are possible, and among them those that are certain."""
-        columns = len(self.columns)
-        may = must = inner = 0, columns
+        columns, rows = self.columns.count, self.rows.count
+        may = must = inner = None, None
         known = True
         for term, sides in zip(self.terms.terms, self._sides):
             possible, certain = self._intervals(term, sides)
-            may = _met(may, possible, columns)
-            inner = _but_one(inner, must, certain, columns)
-            must = _met(must, certain, columns)
+            may = _later(may[0], possible[0]), _earlier(may[1], possible[1])
+            inner = _but_one(inner, must, certain)
+            must = _later(must[0], certain[0]), _earlier(must[1], certain[1])
             known = known and not isinstance(term, OneSided) and sides[0].dense and sides[1].dense
         # In each row [begin, first) and [last, end) are PARTIAL and [first, last) is FULL.
-        rows = len(self.rows)
-        begin, end = (x if isinstance(x, np.ndarray) else np.full(rows, x) for x in may)
+        begin = may[0] if isinstance(may[0], np.ndarray) else np.full(rows, may[0] or 0)
+        end = may[1] if isinstance(may[1], np.ndarray) else np.full(rows, columns if may[1] is None else may[1])
         first, last = end.copy(), end.copy()
-        some = np.less(must[0], must[1])
-        np.copyto(first, must[0], where=some)
-        np.copyto(last, must[1], where=some)
+        some = np.less(0 if must[0] is None else must[0], columns if must[1] is None else must[1])
+        np.copyto(first, 0 if must[0] is None else must[0], where=some)
+        np.copyto(last, columns if must[1] is None else must[1], where=some)
         if known:
             open_ = [(np.maximum(low, begin), np.minimum(high, end)) for low, high in self._looks(may, must, inner)]
         else:
@@ -186,15 +186,23 @@ class _Mask:
     def _looks(self, may: tuple, must: tuple, inner: tuple) -> list[tuple]:
         """The intervals of columns, beside those that are not possible, in which two terms or more are not certain: left and
         right of where all terms but one hold, and between those of terms that hold nowhere together."""
-        found = (may[0], inner[0]), (must[1], must[0]), (inner[1], may[1])
-        return [(low, high) for low, high in found if not (_is(high, 0) or _is(low, len(self.columns)))]
+        columns, found = self.columns.count, []
+        if inner[0] is not None:
+            found.append((0 if may[0] is None else may[0], inner[0]))
+        if must[0] is not None and must[1] is not None:
+            found.append((must[1], must[0]))
+        if inner[1] is not None:
+            found.append((inner[1], columns if may[1] is None else may[1]))
+        return found
 
     def _intervals(self, term, sides) -> tuple:
-        """((begin, end) of the columns where the term may hold, of those where it certainly does), each int64 [rows] or int."""
-        columns = len(self.columns)
+        """((begin, end) of the columns where the term may hold, of those where it certainly does), each int64 [rows], int, or
+        None for all columns before or after."""
+        columns = self.columns.count
         if isinstance(term, OneSided):
             if (term.axis or self.rows.op) is self.rows.op:
-                return tuple((0, np.where(np.broadcast_to(x, (3, len(self.rows)))[0], columns, 0)) for x in (sides.hi, sides.lo))
+                whole = (np.broadcast_to(x, (3, self.rows.count))[0] for x in (sides.hi, sides.lo))
+                return tuple((None, np.where(x, columns, 0)) for x in whole)
             return tuple(_only_run(np.broadcast_to(x, (3, columns))[0]) for x in (sides.hi, sides.lo))
         f, g, below = self._oriented(term, sides)
         if term.op is Op.EQ:
@@ -204,8 +212,8 @@ class _Mask:
             return (g.from_high(f.lo, False, f.within), g.from_low(f.hi, True, f.within)), (begin, end)
         beyond = (term.op is Op.LT) is not below
         if below:
-            return (0, g.from_low(f.hi, beyond, f.within)), (0, g.from_high(f.lo, beyond, f.within))
-        return (g.from_high(f.lo, beyond, f.within), columns), (g.from_low(f.hi, beyond, f.within), columns)
+            return (None, g.from_low(f.hi, beyond, f.within)), (None, g.from_high(f.lo, beyond, f.within))
+        return (g.from_high(f.lo, beyond, f.within), None), (g.from_low(f.hi, beyond, f.within), None)
 
     def _oriented(self, term: Comparison, sides: tuple[Side, Side]) -> tuple[Side, Side, bool]:
         """(the rows' side, the columns' side, rising along them, whether that is on the left)."""
@@ -221,7 +229,7 @@ class _Mask:
 
     def _expression(self) -> tuple[np.ndarray, np.ndarray]:
         """As `_conjunction`, for any expression: each row is cut where a term changes, and looked at once between cuts."""
-        columns = len(self.columns)
+        columns = self.columns.count
         cuts, terms = [], []
         for term, sides in zip(self.terms.terms, self._sides):
             if isinstance(term, OneSided) and (term.axis or self.rows.op) is not self.rows.op:
@@ -233,9 +241,9 @@ class _Mask:
                 terms.append(lambda row, column, at=at: tuple(x[column] for x in at))
             else:
                 may, must = self._intervals(term, sides)
-                cuts += [x for x in (*may, *must) if not isinstance(x, int)]
+                cuts += [x for x in (*may, *must) if x is not None]
                 terms.append(lambda row, column, runs=(must, may): tuple(_inside(row, column, *run) for run in runs))
-        bounds = np.empty((len(self.rows), len(cuts) + 2), np.int64)
+        bounds = np.empty((self.rows.count, len(cuts) + 2), np.int64)
         bounds[:, 0], bounds[:, -1] = 0, columns
         for i, cut in enumerate(cuts):
             bounds[:, i + 1] = cut
@@ -249,7 +257,7 @@ class _Mask:
         tiles = row[open_][i], j
         kinds = self._open_tiles(*tiles, False)
         if kinds is None:
-            return runs_in_order(row, begin, end, kind, len(self.rows), columns)
+            return runs_in_order(row, begin, end, kind, self.rows.count, columns)
         full = kind == Kind.FULL
         return self._segments((row[full], begin[full], end[full]), tiles, kinds)
 
@@ -258,14 +266,14 @@ class _Mask:
         places of some of them, and their kinds."""
         (row, begin, end), (i, j), (places, kinds) = full, tiles, others
         kind = np.full(i.size, int(Kind.PARTIAL))
-        flat = i * len(self.columns) + j
+        flat = i * self.columns.count + j
         order = np.argsort(flat)
         kind[order[np.searchsorted(flat, places, sorter=order)]] = kinds
         some = np.flatnonzero(kind)
         i, j, kind = i[some], j[some], kind[some]
         kind = np.concatenate([np.full(row.size, int(Kind.FULL)), kind])
         return runs_of_segments(np.concatenate([row, i]), np.concatenate([begin, j]), np.concatenate([end, j + 1]), kind,
-                                len(self.rows), len(self.columns))
+                                self.rows.count, self.columns.count)
 
     # Tiles that stay open
 
@@ -281,14 +289,14 @@ class _Mask:
             if not rest.size:
                 return None
             i, j = i[rest], j[rest]
-        if i.size > _MOST_UNSETTLED * (len(self.rows) + len(self.columns)):
+        if i.size > _MOST_UNSETTLED * (self.rows.count + self.columns.count):
             raise Unfit
         q, kv = (j, i) if self.transposed else (i, j)
         same = np.zeros(i.size, np.int64)
         kinds = self.settle(Cells(same + self.b, same + self.h, self.q.first[q], self.q.last[q], self.kv.first[kv],
                                   self.kv.last[kv]))
         others = np.flatnonzero(kinds != Kind.PARTIAL)
-        return (i[others] * len(self.columns) + j[others], kinds[others]) if others.size else None
+        return (i[others] * self.columns.count + j[others], kinds[others]) if others.size else None
 
     def _mixed(self, i: np.ndarray, j: np.ndarray, not_full: bool) -> np.ndarray | None:
         """Whether the corners of each tile hold both values, or just a true one if `not_full`, bool [n]; None where some term is
@@ -297,7 +305,7 @@ class _Mask:
         for term, sides in zip(self.terms.terms, self._sides):
             if isinstance(term, OneSided):
                 on_rows = (term.axis or self.rows.op) is self.rows.op
-                at = (np.broadcast_to(x, (3, len(self.rows if on_rows else self.columns)))[1:] for x in (sides.lo, sides.hi))
+                at = (np.broadcast_to(x, (3, (self.rows if on_rows else self.columns).count))[1:] for x in (sides.lo, sides.hi))
                 lo, hi = at
                 if (lo != hi).any():
                     return None
@@ -374,24 +382,24 @@ def _packed(bounds: tuple[np.ndarray, ...], columns: int) -> tuple[np.ndarray, n
     return pointer, runs
 
 
-def _is(x, number: int) -> bool:
-    return type(x) is int and x == number
+def _later(a, b):
+    """The greater of two begins, of which None is before all columns."""
+    return a if b is None else b if a is None else np.maximum(a, b)
 
 
-def _met(a: tuple, b: tuple, columns: int) -> tuple:
-    """The intersection of two intervals, (begin, end) each. Here and below the Python ints 0 and `columns` cost nothing."""
-    return (b[0] if _is(a[0], 0) else a[0] if _is(b[0], 0) else np.maximum(a[0], b[0]),
-            b[1] if _is(a[1], columns) else a[1] if _is(b[1], columns) else np.minimum(a[1], b[1]))
+def _earlier(a, b):
+    """The lesser of two ends, of which None is after all columns."""
+    return a if b is None else b if a is None else np.minimum(a, b)
 
 
-def _but_one(inner: tuple, must: tuple, found: tuple, columns: int) -> tuple:
+def _but_one(inner: tuple, must: tuple, found: tuple) -> tuple:
     """The columns past the begins of all terms but one, and before the ends of all but one, with one more term: certain in
     `found`, where those before it are all certain in `must`."""
     begin, end = inner
-    if not (_is(must[0], 0) or _is(found[0], 0)):
-        begin = np.maximum(begin, np.minimum(must[0], found[0]))
-    if not (_is(must[1], columns) or _is(found[1], columns)):
-        end = np.minimum(end, np.maximum(must[1], found[1]))
+    if must[0] is not None and found[0] is not None:
+        begin = _later(begin, np.minimum(must[0], found[0]))
+    if must[1] is not None and found[1] is not None:
+        end = _earlier(end, np.maximum(must[1], found[1]))
     return begin, end
 
 
@@ -407,9 +415,9 @@ def _only_run(x: np.ndarray) -> tuple[int, int]:
 
 
 def _inside(row: np.ndarray, column: np.ndarray, begin, end) -> np.ndarray:
-    """Whether columns lie in the intervals of their rows, each int64 [rows] or int."""
-    begin, end = (x if isinstance(x, int) else x[row] for x in (begin, end))
-    return (begin <= column) & (column < end)
+    """Whether columns lie in the intervals of their rows, each int64 [rows] or None."""
+    found = np.ones(row.size, bool) if begin is None else begin[row] <= column
+    return found if end is None else found & (column < end[row])
 
 
 def _merged(row, begin, end, kind) -> tuple:

@@ -17,14 +17,15 @@ _LARGE = 1 << 61
 
 
 class Axis:
-    """The tiles along the queries or the keys, `first` and `last` position of each, int64 [n]; and what is known of nodes there,
-    as intervals [3, n]: over the tile, at its first and at its last position."""
+    """The `count` tiles along the queries or the keys, `first` and `last` position of each, int64 [n]; and what is known of nodes
+    there, as intervals [3, n]: over the tile, at its first and at its last position."""
 
     def __init__(self, op: Op, length: int, tile: int):
         self.op, self.tile, self.length = op, tile, length
         self.first = np.arange(0, length, tile)
         self.last = self.first + (tile - 1)
         self.last[-1] = length - 1
+        self.count = self.first.size
         self.known: dict[Node, Interval] = {}
 
     def like(self, op: Op) -> "Axis":
@@ -32,9 +33,6 @@ class Axis:
         twin = object.__new__(Axis)
         twin.__dict__.update(self.__dict__, op=op, known={})
         return twin
-
-    def __len__(self) -> int:
-        return self.first.size
 
     @cached_property
     def ends(self) -> np.ndarray:
@@ -120,7 +118,7 @@ class Position(Side):
         more, length = beyond - self.added, self.axis.length
         tiles = self._tiles(v, more, bounds)
         if length % self.axis.tile and bounds[1] + more >= length:
-            tiles[v >= length - more] = len(self.axis)
+            tiles[v >= length - more] = self.axis.count
         return tiles
 
     def _exact(self, v: np.ndarray, bounds: tuple[int, int] | None) -> bool:
@@ -130,7 +128,7 @@ class Position(Side):
 
     def _tiles(self, v: np.ndarray, more: int, bounds: tuple[int, int]) -> np.ndarray:
         """The tile of position v + more, 0 before the first, and n after the last but for positions in a ragged last tile."""
-        tile, count = self.axis.tile, len(self.axis)
+        tile, count = self.axis.tile, self.axis.count
         tiles = (v + more) // tile
         if bounds[0] + more < 0:
             np.maximum(tiles, 0, out=tiles)
@@ -146,7 +144,7 @@ class RunNumbers(Side):
     dense = True
 
     def __init__(self, axis: Axis, starts: np.ndarray):
-        count, tile, length = len(axis), axis.tile, axis.length
+        count, tile, length = axis.count, axis.tile, axis.length
         self._low, self._high = (starts + (tile - 1)) // tile, starts // tile
         if starts[-1] > length:
             np.minimum(self._low, count, out=self._low)
