@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from threading import get_ident
 from typing import Callable, NamedTuple
 
 import torch
@@ -86,13 +87,15 @@ def launcher(kind: Kind, tensors: tuple[Tensor, Tensor, Tensor], captures: tuple
         if not direct or (query.data_ptr() | key.data_ptr() | value.data_ptr()) % TMA_BYTES:
             query, key, value = kernels.aligned(query), kernels.aligned(key), kernels.aligned(value)
         stream = kernels.stream_of(device)
-        on_stream = streams.get(stream)
+        # Another thread may launch on the same stream between a kernel and the combining of its parts.
+        place = stream if combine is None else (stream, get_ident())
+        on_stream = streams.get(place)
         if on_stream is None:
             on_stream = _on_stream(prepared, device, stream, shape)
             if stream is not None:
                 if len(streams) >= _KEPT_STREAMS:
                     streams.clear()
-                streams[stream] = on_stream
+                streams[place] = on_stream
         room = room_now()
         out = room(shape, strides, dtype)
         lse = room(lse_shape, lse_strides, torch.float32) if want_lse or stream is None else None
@@ -136,13 +139,17 @@ def _on_stream(prepared: kernels.Prepared, device: torch.device, stream: int | N
 
 
 def _room(name: str, shape: tuple, device: torch.device, stream: int | None) -> Tensor:
-    """float32 that holds anything, the same for all launches of a stream: each has finished when the next one writes there."""
+    """float32 that holds anything, the same for all launches of a stream by a thread: each has finished when the next one writes
+    there."""
     count = math.prod(shape)
     if stream is None:
         return torch.empty(shape, dtype=torch.float32, device=device)
-    found = _rooms.get((name, device, stream))
+    key = name, device, stream, get_ident()
+    found = _rooms.get(key)
     if found is None or len(found) < count:
-        found = _rooms[name, device, stream] = torch.empty(1 << (count - 1).bit_length(), dtype=torch.float32, device=device)
+        if len(_rooms) >= 4 * _KEPT_STREAMS:
+            _rooms.clear()
+        found = _rooms[key] = torch.empty(1 << (count - 1).bit_length(), dtype=torch.float32, device=device)
     return found[:count].view(shape)
 
 

@@ -6,12 +6,13 @@ one kind: where captured tensors are and how they lie, the alignment of the inpu
 that no mode of torch looks on are known; `again` gives None for all others.
 
 A kind is found by a name of all that (`_known`), and before that among the latest of the same mods by one check of all tensors
-at once (`_ready`), which asks for captures of the same shapes too. Calls that want gradients are known there alone.
+at once (`_ready`), which asks for captures of the same shapes too. Calls that want gradients are known there alone. Where the
+mods are the very objects of an earlier call, their traces are known without a search (`_hints`).
 """
 from __future__ import annotations
 
 import weakref
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, Sequence
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from torch.autograd import forward_ad
 from flexfa4.plan import TMA_BYTES
 from flexfa4.sparsity import BlockMask
 from flexfa4.tensors import TensorKey, all_now
-from flexfa4.trace import Parts, parts_of
+from flexfa4.trace import Entry, Parts, parts_of
 
 from . import kernels, native
 from .relaunch import Kind, launch, launcher, recorder
@@ -33,7 +34,8 @@ _NUMBERS = frozenset({float, int, type(None)})
 _KEPT_READY = 4
 
 _known: "dict[tuple, Kind]" = {}
-_ready: "dict[tuple, tuple[Ready, ...]]" = {}
+_ready: "dict[tuple, list[Ready]]" = {}
+_hints: "dict[tuple, Hint]" = {}
 
 _any_autocast = torch._C._is_any_autocast_enabled
 _modes = torch._C._len_torch_dispatch_stack
@@ -50,39 +52,101 @@ class Ready(NamedTuple):
     run: Callable[[Tensor, Tensor, Tensor, tuple, bool], tuple[Tensor, Tensor | None]]
 
 
+class Hint(NamedTuple):
+    """What a call with these very objects was: the traces of its mods, which say whether they still are, its BlockMask and the
+    revision of that, and the kinds that it may be."""
+
+    score: Entry | None
+    mask: Entry | None
+    out: Entry | None
+    block_mask: Callable
+    revision: int
+    ready: list[Ready]
+
+
 def again(query: Tensor, key: Tensor, value: Tensor, mods: tuple, scale: float | None, gqa: bool,
           want_lse: bool = True) -> tuple[Tensor, Tensor | None] | None:
     """(out, lse) of a call of a known kind, None for any other. mods: (score_mod, block_mask, mask_mod, out_mod). want_lse: lse
     may be None where it is False."""
-    if not (_known or _ready):
+    if not (_known or _ready) or type(scale) not in _NUMBERS or forward_ad._current_level >= 0:
         return None
+    score_mod, block_mask, mask_mod, out_mod = mods
+    ids = id(score_mod), id(block_mask), id(mask_mod), id(out_mod), scale, gqa
+    hint = _hints.get(ids)
+    if hint is not None:
+        captures = _captures_by(hint, mods)
+        if captures is not None:
+            found = _first_that_fits(hint.ready, (query, key, value), captures, block_mask, want_lse)
+            if found is not None:
+                return found
     parts = _parts(mods)
     if parts is None:
         return None
-    score, mask, out = parts
-    block_mask = mods[1]
-    captures = () if score is None else score[2]
-    if mask is not None:
-        captures += mask[2]
-    if out is not None:
-        captures += out[2]
+    captures = [() if part is None else part[2] for part in parts]
     short = _short_name(parts, block_mask, scale, gqa)
-    if forward_ad._current_level < 0:
-        for ready in _ready.get(short, ()):
-            kind = ready.kind
-            if ready.fits(query, key, value, *captures) and kind.mask() is block_mask and _same_state(kind, mask):
-                return ready.run(query, key, value, captures, want_lse)
+    ready = _ready.get(short)
+    if ready:
+        _give_hint(ids, parts, block_mask, ready)
+        found = _first_that_fits(ready, (query, key, value), captures, block_mask, want_lse)
+        if found is not None:
+            return found
     if not _usual(query, key, value, scale) or _wants_gradient(query, key, value):
         return None
-    return _by_name((query, key, value), parts, captures, (block_mask, scale, gqa), short)
+    return _by_name((query, key, value), parts, (block_mask, scale, gqa), short)
 
 
-def _by_name(tensors: tuple, parts: tuple, captures: tuple, rest: tuple, short: tuple) -> tuple[Tensor, Tensor] | None:
+def _captures_by(hint: Hint, mods: tuple) -> tuple | None:
+    """The captures of score, mask and out mod, None where they are not what they were. An identity may be that of another object
+    by now: the traces know."""
+    score_mod, block_mask, mask_mod, out_mod = mods
+    if hint.block_mask() is not block_mask:
+        return None
+    score = mask = out = ()
+    if score_mod is not None:
+        score = hint.score.captures_of(score_mod)
+    if block_mask is not None:
+        block_mask.check_fresh()
+        mask = block_mask.bound.tensors if block_mask.revision == hint.revision else None
+    elif mask_mod is not None:
+        mask = hint.mask.captures_of(mask_mod)
+    if out_mod is not None:
+        out = hint.out.captures_of(out_mod)
+    return None if score is None or mask is None or out is None else (score, mask, out)
+
+
+def _first_that_fits(ready: list[Ready], tensors: tuple, captures: Sequence[tuple], block_mask: BlockMask | None,
+                     want_lse: bool) -> tuple[Tensor, Tensor | None] | None:
+    """captures: of score, mask and out mod."""
+    score, mask, out = captures
+    flat = score + mask + out
+    for one in ready:
+        kind = one.kind
+        if (one.fits(*tensors, *flat) and kind.mask() is block_mask
+                and (kind.captured is None or all_now(kind.captured, mask))):
+            return one.run(*tensors, flat, want_lse)
+    return None
+
+
+def _give_hint(ids: tuple, parts: tuple, block_mask: BlockMask | None, ready: list[Ready]) -> None:
+    score, mask, out = (None if part is None else part[3] for part in parts)
+    if any(part is not None and part[3] is None for part in (parts[0], parts[2])):
+        return                         # traced in each call
+    if block_mask is None and parts[1] is not None and mask is None:
+        return
+    if len(_hints) >= _KEPT:
+        _hints.pop(next(iter(_hints), None), None)
+    _hints[ids] = Hint(score, mask, out, ready[0].kind.mask, block_mask.revision if block_mask is not None else 0, ready)
+
+
+def _by_name(tensors: tuple, parts: tuple, rest: tuple, short: tuple) -> tuple[Tensor, Tensor] | None:
     """rest: (block_mask, scale, gqa)."""
     named = _name(*tensors, parts, *rest)
     kind = _known.get(named)
-    if kind is None or kind.mask() is not rest[0] or not _same_state(kind, parts[1]):
+    if kind is None or kind.mask() is not rest[0]:
         return None
+    if kind.captured is not None and not all_now(kind.captured, parts[1][2]):
+        return None
+    captures = tuple([t for part in parts if part is not None for t in part[2]])
     given = _captures(captures, tensors[0], kind.dense)
     if given is None:
         return None
@@ -97,7 +161,9 @@ def _make_ready(short: tuple, parts: tuple, tensors: tuple, kind: Kind, run: Cal
         if len(_ready) >= _KEPT:
             _ready.pop(next(iter(_ready), None), None)
         held = tuple([part[:2] for part in parts if part is not None])
-        _ready[short] = (Ready(fits, kind, held, run), *_ready.get(short, ())[:_KEPT_READY - 1])
+        found = _ready.setdefault(short, [])
+        found.insert(0, Ready(fits, kind, held, run))
+        del found[_KEPT_READY:]
 
 
 def _short_name(parts: tuple, block_mask: BlockMask | None, scale, gqa: bool) -> tuple:
@@ -109,11 +175,6 @@ def _short_name(parts: tuple, block_mask: BlockMask | None, scale, gqa: bool) ->
     if mask is not None:
         name += ("mask", id(mask[0]), id(mask[1]))
     return name if out is None else name + ("out", id(out[0]), id(out[1]))
-
-
-def _same_state(kind: Kind, mask: Parts | None) -> bool:
-    """Whether the captures of a mask without a BlockMask are what the lists were made of."""
-    return kind.captured is None or all_now(kind.captured, mask[2])
 
 
 def remember(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float | None, gqa: bool, call: Attention) -> None:
@@ -177,7 +238,7 @@ def _parts(mods: tuple) -> tuple[Parts | None, Parts | None, Parts | None] | Non
         mask = None if mask_mod is None else parts_of(mask_mod, "mask")
     elif mask_mod is None and type(block_mask) is BlockMask:
         block_mask.check_fresh()
-        mask = block_mask.bound.parts
+        mask = *block_mask.bound.parts, None
     else:
         return None
     score = None if score_mod is None else parts_of(score_mod, "score")
@@ -207,7 +268,7 @@ def _weakly(block_mask: BlockMask | None, named: tuple) -> Callable:
     def forget(ref) -> None:
         _known.pop(named, None)
         for name in [name for name, found in list(_ready.items()) if any(ready.kind.mask is ref for ready in found)]:
-            _ready.pop(name, None)
+            _ready.pop(name, []).clear()         # a hint has the list too
 
     return weakref.ref(block_mask, forget)
 

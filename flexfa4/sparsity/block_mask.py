@@ -10,7 +10,7 @@ import torch
 from flexfa4.errors import ShapeError, StaleMaskError
 from flexfa4.ir import Op
 from flexfa4.ir.bound import BoundGraph
-from flexfa4.trace import bind, fingerprint_of
+from flexfa4.trace import Entry, bind, fingerprint_of, parts_of
 
 from .build import build_spans, build_work_spans
 from .cells import evaluate_at
@@ -46,6 +46,7 @@ class BlockMask:
         self._data = data
         self._own_mod = own_mod
         self._state = fingerprint_of(bound)
+        self._trace: Entry | None = None
         self._spans: dict[tuple, Spans | WorkSpans] = {}
         self.revision = 0
         # What the latest build of spans took.
@@ -120,11 +121,15 @@ class BlockMask:
 
         Raises StaleMaskError where that is impossible: the captures moved to another device than the mask's.
         """
+        if self._trace is not None and self._state.has(self._trace.captures_of(self.mask_mod)):
+            return
         bound = bind(self.mask_mod, "mask")
-        if bound is self.bound and self._state.has_tensors_of(bound):
-            return                     # nothing else can change without another bound graph
         state = fingerprint_of(bound)
+        self._trace = None
         if state == self._state:
+            graph, literals, _, trace = parts_of(self.mask_mod, "mask")
+            if graph is self.bound.graph and literals is self.bound.literals:
+                self._trace = trace    # says the same quicker
             return
         wrong = [t for t in bound.tensors if t.ndim and t.device.type != self.device.type]
         if wrong:

@@ -21,9 +21,9 @@ class Fingerprint:
     literals: tuple[str, ...]
     tensors: tuple[TensorKey, ...]
 
-    def has_tensors_of(self, bound: BoundGraph) -> bool:
-        """Whether the tensors of `bound` are the ones here, at the same versions."""
-        return len(self.tensors) == len(bound.tensors) and all_now(self.tensors, bound.tensors)
+    def has(self, tensors: tuple | None) -> bool:
+        """Whether the tensors of another bound mod of the same graph and literals are the ones here, at the same versions."""
+        return tensors is not None and (not tensors or all_now(self.tensors, tensors))
 
 
 def fingerprint(fn, kind: str = "mask", score_dtype: DType = DType.F32) -> Fingerprint:

@@ -217,21 +217,32 @@ class Walk:
     def _function(self, fn: types.FunctionType, at: int) -> None:
         code = fn.__code__
         code_ref = weakref.ref(code)       # weak: the cache forgets its entries when a code object dies
-        plain = fn.__defaults__ is None and fn.__kwdefaults__ is None
-        if plain:
-            self.guards.append(lambda regs: type(v := regs[at]) is types.FunctionType and v.__code__ is code_ref()
-                               and v.__defaults__ is None and v.__kwdefaults__ is None)
-        else:
-            self.guards.append(lambda regs: type(v := regs[at]) is types.FunctionType and v.__code__ is code_ref())
-        if not self._once(fn):
+        plain, seen = fn.__defaults__ is None and fn.__kwdefaults__ is None, not self._once(fn)
+        cells = () if seen else fn.__closure__ or ()
+        if any(map(is_empty, cells)):
+            raise Unversioned("an empty closure cell")
+
+        def same_code(regs: list) -> bool:
+            v = regs[at]
+            if type(v) is not types.FunctionType or v.__code__ is not code_ref():
+                return False
+            if plain and not (v.__defaults__ is None and v.__kwdefaults__ is None):
+                return False
+            if cells_in:
+                for cell in v.__closure__:
+                    regs.append(cell.cell_contents)
+            return True
+
+        cells_in, contents = bool(cells), [cell.cell_contents for cell in cells]
+        first, self.registers = self.registers, self.registers + len(cells)
+        self.guards.append(same_code)
+        if seen:
             self._identity(fn, at)
             return
         for attribute, value in () if plain else (("__defaults__", fn.__defaults__), ("__kwdefaults__", fn.__kwdefaults__)):
             self.visit(value, self.take(at, lambda v, a=attribute: getattr(v, a)))
-        for i, cell in enumerate(fn.__closure__ or ()):
-            if is_empty(cell):
-                raise Unversioned("an empty closure cell")
-            self.visit(cell.cell_contents, self.take(at, lambda v, i=i: v.__closure__[i].cell_contents))
+        for i, value in enumerate(contents):
+            self.visit(value, first + i)
         for name in sorted(self.attributes & fn.__dict__.keys()):
             self.visit(fn.__dict__[name], self.take(at, lambda v, n=name: v.__dict__.get(n, MISSING)))
         if _trusted(home_of(fn)):

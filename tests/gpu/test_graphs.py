@@ -101,7 +101,7 @@ def test_a_graph_outlives_what_it_was_made_of():
     want = [flex_attention(*tensors, block_mask=mask), flex_attention(*tensors, mask_mod=mods.sliding_window(40))]
     made = [captured(*tensors, block_mask=mask), captured(*tensors, mask_mod=mods.sliding_window(40))]
     del mask
-    for table in (spans_cache._entries, repeat._known, repeat._ready, lists._made):
+    for table in (spans_cache._entries, repeat._known, repeat._ready, repeat._hints, lists._made):
         table.clear()
     gc.collect()
     # What was freed is written over.

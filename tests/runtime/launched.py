@@ -17,8 +17,8 @@ def launches(monkeypatch):
         monkeypatch.setattr(module, "workers_of", lambda device: 4)
     monkeypatch.setattr(kernels, "stream_of", lambda device: 0)
     monkeypatch.setattr(kernels, "_make", make)
-    for table in (repeat._known, repeat._ready, kernels._found, kernels._functions):
+    for table in (repeat._known, repeat._ready, repeat._hints, kernels._found, kernels._functions):
         table.clear()
     yield noted
-    for table in (repeat._known, repeat._ready, kernels._found, kernels._functions):
+    for table in (repeat._known, repeat._ready, repeat._hints, kernels._found, kernels._functions):
         table.clear()
