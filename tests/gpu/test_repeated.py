@@ -1,4 +1,4 @@
-"""Calls like one before on a GPU: gradients equal those of the first call, threads share a stream, an LSE that is not asked for."""
+"""Calls like one before, on a GPU: gradients equal the first call's, threads share a stream, an LSE is not asked for."""
 import threading
 
 import pytest
