@@ -28,8 +28,8 @@ def mul(space: Space, n: Node, a: Interval, b: Interval) -> Interval | None:
     corners = [x * y for x in (a.least, a.most) for y in (b.least, b.most)]
     poison = either(a.poison, b.poison)
     found = whole(0, 0, min(corners), max(corners), n.dtype, poison)
-    if found is None or found.least != min(corners):
-        return found
+    if found is None or (found.least, found.most) != (min(corners), max(corners)):
+        return found                 # of an integer type that overflows either way: anything
     lo, hi = _product(space, a, b) if not b.fixed else _scaled(a, b.lo)
     return Interval(lo, hi, False, poison, found.least, found.most)
 

@@ -68,6 +68,18 @@ def test_kinds_are_exact(name, tiles):
     check_spans(mask.spans(*tiles, transposed=True), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+def test_products_that_wrap(dtype):
+    """A row of one label times a column of one: bounds of the product are not those of the numbers before they wrap."""
+    labels = documents(400, 6, 5).to(dtype) * 51
+    for wanted in (0, 1, 49, 102):
+        def mask_mod(b, h, q, kv, wanted=wanted):
+            return labels[q] * labels[kv] == labels[q] * 0 + wanted
+
+        expected = kinds(dense(mask_mod, 1, 1, 400, 400), 16, 16)
+        check_spans(create_block_mask(mask_mod, 1, 1, 400, 400).spans(16, 16), expected)
+
+
 @pytest.mark.parametrize("tiles", TILES, ids=str)
 def test_per_batch_and_head(tiles):
     B, H, n = 3, 4, 611
