@@ -49,6 +49,15 @@ class Turn(Carried):
                        phase=select(wrapped, self.phase ^ 1, self.phase, Int32))
 
 
+    def before(self) -> "Turn":
+        """The turn that `next` made this one of."""
+        if self.stages == 1:
+            return replace(self, phase=self.phase ^ 1)
+        first = self.index == 0
+        return replace(self, index=select(first, Int32(self.stages - 1), self.index - 1, Int32),
+                       phase=select(first, self.phase ^ 1, self.phase, Int32))
+
+
 @dataclass(frozen=True)
 class Ring(Fixed):
     """Stages handed between a writer (TMA) and readers, by the pair of mbarriers `name_full` and `name_empty`."""

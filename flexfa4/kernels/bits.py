@@ -1,9 +1,12 @@
-"""Comparisons of positions in a mask graph, for up to 32 consecutive keys at once: a word with a bit a key.
+"""Comparisons of positions in a mask graph, for up to 32 keys at once: a word with a bit a key.
 
 `kv <= q`, `q - kv < window` or `kv < prefix[b]` change at one key of a row. Of a comparison whose two sides differ by one more
 (or one less) from key to key, the word of a stretch of keys is one shift by where it changes, and `&`, `|`, `~` of such
 comparisons are those of words. Testing a bit at a constant place then costs less than a comparison: the compiler unpacks seven at
 a time.
+
+Where a thread holds a row of scores the keys are consecutive; in a fragment of wgmma they are two of every eight (`Pairs`), and
+where a comparison changes is counted in those.
 
 `labels[q] == labels[kv]` compares something of the key alone. Its word takes a step for each different label among the keys, of
 which there are one or two where documents are longer than a word.
@@ -52,11 +55,34 @@ def _never_wraps(n: Node, emitter: Emitter) -> bool:
     return least < low and high < most and -_FAR < low and high < _FAR
 
 
-class Words:
-    """The nodes of a mask graph that are made as words: `nodes`, the outermost. heads_differ: rows have heads of their own."""
+class Run:
+    """Bit j is key j of the stretch. keys: how many keys a word reaches over; labels: a lane for each of them can be asked."""
 
-    def __init__(self, emitter: Emitter, heads_differ: bool):
-        self.emitter, self.steps = emitter, key_steps(emitter)
+    keys, labels = WORD, True
+
+    @staticmethod
+    def before(limit: Int32) -> Int32:
+        """How many of a word's keys are below `limit`, counted from its first; more or less than there are where it is past them."""
+        return limit
+
+
+class Pairs(Run):
+    """Bit j is key 8 * (j // 2) + j % 2: what a thread of a warpgroup holds of a row."""
+
+    keys, labels = 4 * WORD, False
+
+    @staticmethod
+    def before(limit: Int32) -> Int32:
+        rest = limit & 7
+        return ((limit >> 3) << 1) + select(rest < 2, rest, Int32(2), Int32)
+
+
+class Words:
+    """The nodes of a mask graph that are made as words: `nodes`, the outermost. heads_differ: rows have heads of their own;
+    layout: which keys the bits are."""
+
+    def __init__(self, emitter: Emitter, heads_differ: bool, layout: type[Run] = Run):
+        self.emitter, self.steps, self.layout = emitter, key_steps(emitter), layout
         self._of_key_alone = frozenset({Op.B, Op.KV} if heads_differ else {Op.B, Op.H, Op.KV})
         (root,) = emitter.roots
         self._on, self._made = axes(root), set()
@@ -79,7 +105,7 @@ class Words:
 
     def _is_matched(self, n: Node) -> bool:
         """Whether something of the key alone is compared for equality with something without the key."""
-        if n.op not in (Op.EQ, Op.NE) or not all(a.dtype.is_int for a in n.args):
+        if not self.layout.labels or n.op not in (Op.EQ, Op.NE) or not all(a.dtype.is_int for a in n.args):
             return False
         of_key = [self._on[a] for a in n.args if self._on[a] & _PER_KEY]
         return len(of_key) == 1 and of_key[0] <= self._of_key_alone
@@ -114,16 +140,17 @@ class Words:
                 stack.extend(n.args)
         return None
 
-    def at(self, first: Scope, lane: Scope, present: Int32) -> tuple[dict[Node, Int32], Int32 | None]:
+    def at(self, first: Scope, lane: Scope | None, present: Int32) -> tuple[dict[Node, Int32], Int32 | None]:
         """(the word of each of `nodes`, a word of keys that exist where that is not part of another). first: a scope at the row
-        and the first key; lane: a scope without row, at this lane's key; present: how many keys there are from the first on."""
+        and the first key; lane: a scope without row, at this lane's key, None where there are no `labels`; present: how many keys there are
+        from the first on."""
         made = {n: self._word(n, first, lane) for n in self.nodes}
-        exist, conjunct = below(present), self.conjunct()
+        exist, conjunct = below(self.layout.before(present)), self.conjunct()
         if conjunct is None:
             return made, exist
         return made | {conjunct: made[conjunct] & exist}, None
 
-    def _word(self, n: Node, first: Scope, lane: Scope) -> Int32:
+    def _word(self, n: Node, first: Scope, lane: Scope | None) -> Int32:
         if not self._on[n] & _PER_KEY:
             return select(first.value_of(n), Int32(-1), Int32(0), Int32)
         if n.op in _LOGIC:
@@ -139,13 +166,13 @@ class Words:
         """The difference of the sides is d at the first key, and one less or one more at each further one."""
         left, right = n.args
         d = self._difference(right, left, first)
-        falls = self.steps[right] < self.steps[left]
+        falls, before = self.steps[right] < self.steps[left], self.layout.before
         if n.op in (Op.EQ, Op.NE):
             at = d if falls else -d
-            word = below(at + 1) & starting(at)
+            word = below(before(at + 1)) & starting(before(at))
             return word if n.op is Op.EQ else ~word
         margin = Int32(n.op is Op.LE)
-        return below(d + margin) if falls else starting(1 - margin - d)
+        return below(before(d + margin)) if falls else starting(before(1 - margin - d))
 
     def _difference(self, a: Node, b: Node, scope: Scope) -> Int32:
         """a - b, or a number on the same side of a word of keys."""
@@ -154,7 +181,7 @@ class Words:
             return Int32(values[0]) - Int32(values[1])
         # A side that changes from key to key is below _FAR, and a captured number may be anything.
         left, right = (_clamped(Int64(v), _FAR) for v in values)
-        return Int32(_clamped(left - right, 2 * WORD))
+        return Int32(_clamped(left - right, 2 * self.layout.keys))
 
 
 def halves(value: Int64) -> tuple[Int32, Int32]:

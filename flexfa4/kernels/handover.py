@@ -21,34 +21,42 @@ NO_MORE = -1
 
 @dataclass(frozen=True)
 class Slots(Fixed):
-    """words: int32 [stages, WORDS] in shared memory. The writer's barrier arrival orders its words before the readers'.
+    """words: int32 [slots, WORDS] in shared memory. The writer's barrier arrival orders its words before the readers'.
     backwards: the direction of the walks. placed: items lie where their spans say, not on a grid."""
 
     words: cute.Tensor
     backwards: bool = False
     placed: bool = False
 
-    def write(self, stage: Int32, item: WorkItem, place: Place, walk: Walk) -> None:
+    def write(self, slot: Int32, item: WorkItem, place: Place, walk: Walk) -> None:
         """By one thread, before it arrives at the barrier that the readers wait for."""
         words = [item.batch, item.head, item.q_tile, item.part]
         words += [Int32(walk.valid), walk.tile, Int32(walk.kind), walk.stop, walk.limit, walk.run, walk.last_run]
-        words += [place.q_begin, place.q_end, place.kv_begin, place.kv_end] if self.placed else []
+        words += [place.q_begin, place.q_end, place.kv_begin, place.kv_end] if self.placed else [Int32(0)] * 4
+        words += [] if walk.runs is None else [walk.next_begin, walk.next_stop, walk.next_kind]
         for i, word in enumerate(words):
-            self.words[stage, i] = word
+            self.words[slot, i] = word
 
-    def write_end(self, stage: Int32) -> None:
-        self.words[stage, 0] = Int32(NO_MORE)
+    def write_end(self, slot: Int32) -> None:
+        self.words[slot, 0] = Int32(NO_MORE)
 
-    def read(self, stage: Int32, spans: tuple | None, rows: int, lengths: tuple) -> tuple[Boolean, WorkItem, Place, Walk]:
+    def copy(self, slot: Int32, to: Int32) -> None:
+        """By a whole warp."""
+        lane = cute.arch.lane_idx()
+        self.words[to, lane] = self.words[slot, lane]
+        cute.arch.sync_warp()
+
+    def read(self, slot: Int32, spans: tuple | None, rows: int, lengths: tuple) -> tuple[Boolean, WorkItem, Place, Walk]:
         """(whether there is work, the item without its range of KV tiles, its place, its walk). rows, lengths: as `place_of`
         takes them."""
-        word = [self.words[stage, i] for i in range(15 if self.placed else 11)]
-        batch, head, q_tile, part, valid, tile, kind, stop, limit, run, last_run, *place = word
+        word = [self.words[slot, i] for i in range(18)]
+        batch, head, q_tile, part, valid, tile, kind, stop, limit, run, last_run, *others = word
         item = WorkItem(batch, head, q_tile, Int32(0), Int32(0), part)
-        where = Place(*place) if self.placed else place_of(item, None, rows, lengths)
+        where = Place(*others[:4]) if self.placed else place_of(item, None, rows, lengths)
         busy = Boolean(batch != NO_MORE)
         if spans is None:
             flat = Walk(Boolean(valid != 0), tile, FULL, stop, limit, run, last_run, backwards=self.backwards)
             return busy, item, where, flat
-        walk = Walk(Boolean(valid != 0), tile, kind, stop, limit, run, last_run, runs=spans[1], backwards=self.backwards)
-        return busy, item, where, walk.read_ahead()
+        walk = Walk(Boolean(valid != 0), tile, kind, stop, limit, run, last_run, *others[4:], runs=spans[1],
+                    backwards=self.backwards)
+        return busy, item, where, walk

@@ -27,7 +27,7 @@ from flexfa4.plan.signature import KINDS
 from .added import NOTHING, Added, Rows, split_root
 from .affine import Walker, affine_terms
 from .arguments import Signature, Values
-from .bits import Words, below, bit
+from .bits import WORD, Pairs, Run, Words, below, bit
 from .carried import Fixed
 from .slices import Area, Read, Stretch, slice_reads
 from .spread import Spread
@@ -53,7 +53,8 @@ class Hooks(Fixed):
                     self.emitters["inside"] = Emitter(graph, captures, slots, plan.precise, plan.assume, (inside(graph).root,))
                     self.reads["inside"] = slice_reads(self.emitters["inside"], contiguous)
         self.terms = affine_terms(self.emitters["score"]) if "score" in self.emitters else ()
-        self.words = Words(self.emitters["mask"], plan.pack > 1) if "mask" in self.emitters else None
+        layout = Pairs if plan.arch == "sm90" else Run
+        self.words = {kind: Words(self.emitters[kind], plan.pack > 1, layout) for kind in ("mask", "inside") if self.has(kind)}
         rows, self.packed = Rows(own_rows, plan.pack == 1), plan.arch == "sm100"
         self.split = split_root(self.emitters["score"], self.terms, rows) if self.has("score") else None
 
@@ -69,6 +70,10 @@ class Hooks(Fixed):
     def factor(self) -> Float32 | None:
         """What the graph multiplies all scores by, where that is kept apart."""
         return self.split.factor(self.emitters["score"].launch) if self.split else None
+
+    def walks(self) -> bool:
+        """Whether the score graph adds affine terms that are kept apart from it."""
+        return self.split is not None and bool(self.split.walked)
 
     def hidden(self) -> Float32:
         """A score that `softmax_scale(..., split=True)` makes -inf."""
@@ -183,20 +188,34 @@ class RowHooks(Fixed):
         pairs = (cute.arch.mul_packed_f32x2(pair, (factor, factor), rnd="rn") for pair in zip(row[::2], row[1::2]))
         return [value for pair in pairs for value in pair]
 
-    def mask(self, fragment: cute.Tensor, columns: Sequence[Int32], present: Sequence[Boolean],
-             slices: Sequence[Stretch] = (), kind: str = "mask", hidden: float | Float32 = -math.inf) -> None:
-        """fragment[i, j] = hidden where the mask graph says no, or key columns[j] is not present: past the end of the sequence.
-        kind: "inside" for what is left of the mask where its label tests hold."""
-        for j, (kv, exists) in enumerate(zip(columns, present)):
+    def mask(self, fragment: cute.Tensor, columns: Sequence[Int32], present: Int32, slices: Sequence[Stretch] = (),
+             kind: str = "mask", hidden: float | Float32 = -math.inf) -> None:
+        """fragment[i, j] = hidden where the mask graph says no, or key columns[j] is not present: of the keys from columns[0] on
+        as many are. kind: "inside" for what is left of the mask where its label tests hold. The columns are those of a wgmma
+        fragment."""
+        for begin in range(0, len(columns), WORD):
+            left = present - begin // WORD * Pairs.keys
+            word = range(begin, min(begin + WORD, len(columns)))
             if kind not in self._rows:
-                for i in range(len(self._leaves)):
-                    fragment[i, j] = select(exists, fragment[i, j], Float32(hidden), Float32)
-                continue
-            emitter = self._emitters[kind]
-            column = emitter.join(self._tiles[kind], known=_of_column(slices, j), kv=kv)
-            for i, row in enumerate(self._rows[kind]):
-                seen = Boolean(emitter.join(row, column, known=_of_element(slices, i, j)).value()) & exists
-                fragment[i, j] = select(seen, fragment[i, j], Float32(hidden), Float32)
+                exist = below(Pairs.before(left))
+                for j in word:
+                    for i in range(len(self._leaves)):
+                        fragment[i, j] = select(bit(exist, j - begin, True), fragment[i, j], Float32(hidden), Float32)
+            else:
+                for i, row in enumerate(self._rows[kind]):
+                    self._mask_word(kind, fragment, (i, row), columns, word, left, slices, hidden)
+
+    def _mask_word(self, kind: str, fragment: cute.Tensor, at: tuple[int, Scope], columns: Sequence[Int32], word: range,
+                   present: Int32, slices: Sequence[Stretch], hidden) -> None:
+        """`mask` of the columns of one word of one row."""
+        (i, row), emitter, tile, words = at, self._emitters[kind], self._tiles[kind], self._words[kind]
+        made, exist = words.at(emitter.join(row, tile.inner(kv=columns[word[0]])), None, present)
+        for j in word:
+            column = emitter.join(tile, known=_of_column(slices, j), kv=columns[j])
+            known = {n: bit(w, j - word[0], words.is_all) for n, w in made.items()}
+            seen = Boolean(emitter.join(row, column, known=known | _of_element(slices, i, j)).value())
+            seen = seen if exist is None else seen & bit(exist, j - word[0], False)
+            fragment[i, j] = select(seen, fragment[i, j], Float32(hidden), Float32)
 
     def mask_run(self, fragment: cute.Tensor, first: Int32, present: Int32, spread: Spread, hidden: float | Float32) -> None:
         """`mask` of one row, keys first, first + 1, ..., of which `present` exist; at most 32."""
@@ -205,13 +224,13 @@ class RowHooks(Fixed):
             fragment[0, j] = select(seen(j), fragment[0, j], Float32(hidden), Float32)
 
     def _seen_of_run(self, first: Int32, present: Int32, spread: Spread) -> Callable[[int], Boolean]:
-        if self._words is None:
+        if "mask" not in self._words:
             exist = below(present)
             return lambda j: bit(exist, j, True)
-        emitter, tile, (row,), all_words = self._emitters["mask"], self._tiles["mask"], self._rows["mask"], self._words.is_all
+        emitter, tile, (row,), all_words = self._emitters["mask"], self._tiles["mask"], self._rows["mask"], self._words["mask"].is_all
         lane = emitter.join(tile, kv=spread.key(first))
-        words, exist = self._words.at(emitter.join(row, tile.inner(kv=first)), lane, present)
-        columns = spread.values(emitter, lane, self._words.remaining())
+        words, exist = self._words["mask"].at(emitter.join(row, tile.inner(kv=first)), lane, present)
+        columns = spread.values(emitter, lane, self._words["mask"].remaining())
 
         def seen(j: int) -> Boolean:
             column = emitter.join(tile, known={n: values[j] for n, values in columns.items()}, kv=first + j)

@@ -148,10 +148,12 @@ def sm100_forward_barriers(
 
 
 def sm90_forward_barriers(consumers: int, kv_stages: int, q_stages: int = 1) -> tuple[Barrier, ...]:
-    """One producer warp and `consumers` warpgroups, each with 64 rows of the query tile."""
-    producer, consumer = (Role.PRODUCER,), (Role.CONSUMER,)
+    """One scheduler warp, one producer warp and `consumers` warpgroups, each with 64 rows of the query tile."""
+    scheduler, producer, consumer = (Role.SCHEDULER,), (Role.PRODUCER,), (Role.CONSUMER,)
     warps = consumers * WARPS_PER_GROUP
     return (
+        Barrier("work_full", scheduler, producer, Signal.WARPS, 1, 1, "the next work item is in shared memory"),
+        Barrier("work_empty", producer, scheduler, Signal.WARPS, 1, 1, "the producer has taken it"),
         Barrier("q_full", producer, consumer, Signal.TMA, 1, q_stages, "the query tile is in shared memory, and what work it is"),
         Barrier(
             "q_empty",

@@ -50,10 +50,10 @@ _SM90_SHORT_CHOICES = ((1, 128, (256, 24), True), (1, 80, (256, 24), True), (1, 
 
 
 def sm90_tiles(head_dim: int, head_dim_v: int, short: bool = False) -> Sm90Forward:
-    """The widest choice whose fragments fit in registers and whose stages fit in shared memory, with two query tiles where they
-    fit too; BudgetError where none does. short: for few rows."""
+    """The widest choice whose fragments fit in registers and whose stages fit in shared memory, with two or three query tiles
+    where they fit too; BudgetError where none does. short: for few rows."""
     for consumers, kv_tile, registers, own_p in _SM90_SHORT_CHOICES if short else _SM90_CHOICES:
-        for kv_stages, q_stages in ((4, 1), (3, 1), (2, 1)) if short else ((2, 2), (2, 1)):
+        for kv_stages, q_stages in ((4, 1), (3, 1), (2, 1)) if short else ((2, 3), (2, 2), (2, 1)):
             try:
                 return Sm90Forward(pad(head_dim), pad(head_dim_v), consumers, kv_tile, kv_stages, registers, q_stages,
                                    own_p=own_p)

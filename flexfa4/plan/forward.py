@@ -10,7 +10,7 @@ from .budget import MBARRIER_BYTES, WARPS_PER_GROUP, Buffer, Columns, check_regi
 
 HALF_BYTES = 2  # f16 and bf16
 FLOAT_BYTES = 4
-WORK_TILE_BYTES = 64  # a work tile and where its walk begins, from the producer to the consumers
+WORK_TILE_BYTES = 128  # a work tile and where its walk begins, a word a lane, from role to role
 # Registers a thread needs beside its fragments of S, P and O: addresses, statistics, the values a mod hoists.
 SPARE_REGISTERS = 40
 # On sm90 the masks' and mods' values come and go between the products: less is enough (nothing spills, see docs/performance.md).
@@ -133,8 +133,9 @@ class Sm100Forward:
 
 @dataclass(frozen=True)
 class Sm90Forward:
-    """The Hopper forward: a producer warp, and consumer warpgroups of 64 rows each whose products and softmax overlap.
-    q_stages: query tiles in shared memory; with two, the next work tile's loads while this one is worked on. rescale_tau: how far
+    """The Hopper forward: a scheduler warp, a producer warp, and consumer warpgroups of 64 rows each whose products and softmax overlap.
+    q_stages: query tiles in shared memory; with two, the next work tile's loads while this one is worked on, with three also while
+    the output of the one before waits in its place. rescale_tau: how far
     the row maximum may move (in log2) before O is rescaled. turns: the warpgroups take turns at issuing products. own_p: P of a
     tile has registers beside those that the product of the tile before reads, so that the two overlap; otherwise that product is
     issued, and ends, before the scores of the tile.
@@ -154,7 +155,7 @@ class Sm90Forward:
     def __post_init__(self):
         _common_checks(self.rows, self.kv_tile, self.head_dim, self.head_dim_v, self.kv_stages)
         require(self.consumers in (1, 2, 3), f"consumers={self.consumers}: one to three consumer warpgroups")
-        require(self.q_stages in (1, 2), f"q_stages={self.q_stages}: one or two query tiles")
+        require(self.q_stages in (1, 2, 3), f"q_stages={self.q_stages}: one to three query tiles")
         require(self.rescale_tau >= 0, f"rescale_tau={self.rescale_tau}: not negative")
         fragments = self.fragment_registers
         require(
@@ -162,7 +163,7 @@ class Sm90Forward:
             f"a consumer thread holds {fragments} registers of S, P and O and needs {SM90_SPARE_REGISTERS} more: "
             f"{self.registers[0]} are too few",
         )
-        check_table(self.barriers, (Role.PRODUCER, Role.CONSUMER))
+        check_table(self.barriers, (Role.SCHEDULER, Role.PRODUCER, Role.CONSUMER))
         check_smem(self.smem)
         check_registers(self.register_table)
 
@@ -195,7 +196,7 @@ class Sm90Forward:
             Buffer("v", self.kv_tile * self.head_dim_v * HALF_BYTES, self.kv_stages),
             Buffer("out", self.rows * self.head_dim_v * HALF_BYTES, aliases="q"),
             Buffer("barriers", MBARRIER_BYTES, sum(b.count for b in self.barriers)),
-            Buffer("work tile", WORK_TILE_BYTES, self.q_stages),
+            Buffer("work tile", WORK_TILE_BYTES, self.q_stages + 1),
         )
 
 

@@ -20,12 +20,12 @@ from ..hooks import RowHooks
 from ..slices import Area
 from ..walk import INSIDE, PARTIAL, Walk
 from .shapes import GROUP_THREADS, column_offsets, rows_and_columns
-from .softmax import OnlineSoftmax, PackedP, scale_rows
+from .softmax import OnlineSoftmax, PackedP, moved, scale_rows
 
 @dataclass(frozen=True)
 class Products(Fixed):
     """The two products of a warpgroup on its fragments. q, k, v: operands in shared memory (descriptors), by tile of 64 rows or
-    stage; p, out: registers."""
+    stage; p, out, first: registers; `first` is S of a work item's first tile, which is there before the item begins."""
 
     scores: cute.TiledMma
     values: cute.TiledMma
@@ -34,13 +34,23 @@ class Products(Fixed):
     v: cute.Tensor
     p: cute.Tensor
     out: cute.Tensor
+    first: cute.Tensor
+
+    @staticmethod
+    def accumulator(mma: cute.TiledMma) -> cute.Tensor:
+        return cute.make_rmem_tensor(mma.partition_shape_C(mma.shape_mnk[:2]), Float32)
 
     def start_scores(self, queries: Int32, stage: Int32) -> cute.Tensor:
         """Issues S = Q K^T of a query tile and a stage and returns its accumulator, which is in flight."""
-        columns = self.scores.shape_mnk[1]
-        accumulator = cute.make_rmem_tensor(self.scores.partition_shape_C((self.scores.shape_mnk[0], columns)), Float32)
+        accumulator = self.accumulator(self.scores)
         _issue(self.scores, accumulator, self.q[None, None, None, queries], self.k[None, None, None, stage], False)
         return accumulator
+
+    def keep(self, scores: cute.Tensor) -> None:
+        """Makes an accumulator, which is not in flight, `first`. By instructions that the compiler keeps where they are: it would
+        copy accumulators while their product is in flight, and ptxas then waits after every product of the kernel."""
+        for i in range(cute.size(scores)):
+            self.first[i] = moved(scores[i])
 
     def start_values(self, stage: Int32, add: bool) -> None:
         """Issues O (+)= P V of a stage."""
@@ -136,7 +146,7 @@ def edit_scores(rows: RowHooks, columns: Columns, scores: cute.Tensor, tile: Int
 @cute.jit
 def hide(rows: RowHooks, columns: Columns, scores: cute.Tensor, tile: Int32, kind: str):
     keys = columns.of(tile)
-    present = [Boolean(kv < columns.kv_len) for kv in keys]
+    present = columns.kv_len - keys[0]
     slices = rows.slices(kind, keys[0], columns.area)
     if cutlass.const_expr(len(slices) > 0):
         if all_inside(slices):
@@ -165,45 +175,36 @@ def hold(rarely: Boolean):
 
 @cute.jit
 def pass_over(rings: tuple, rota: Rota, walk: Walk, turn: Turn) -> Turn:
-    """`attend` of a warpgroup that has no row of the work item: the others wait for it at the rings and for their turn, and their
-    products have the tensor cores alone. Returns the next stage to read."""
+    """A work item of which a warpgroup has no row: the others wait for it at the rings and for their turn, and their products have
+    the tensor cores alone. Returns the next stage to read."""
     k_ring, v_ring = rings
-    if walk.valid:
+    while walk.valid:
         k_ring.wait(turn)
         k_ring.release(turn)
-        v_turn = turn
+        rota.take()
+        rota.pass_on()
+        v_ring.wait(turn)
+        v_ring.release(turn)
         walk, turn = walk.next(), turn.next()
-        while walk.valid:
-            k_ring.wait(turn)
-            rota.take()
-            rota.pass_on()
-            k_ring.release(turn)
-            v_ring.wait(v_turn)
-            v_ring.release(v_turn)
-            v_turn = turn
-            walk, turn = walk.next(), turn.next()
-        v_ring.wait(v_turn)
-        v_ring.release(v_turn)
     return turn
 
 
 @cute.jit
-def attend(products: Products, rings: tuple, rota: Rota, rows: RowHooks, columns: Columns, softmax: OnlineSoftmax, walk: Walk,
-           scale: Float32, queries: Int32, turn: Turn) -> Turn:
-    """queries: which tile of 64 rows in shared memory.
+def first_tile(products: Products, rows: RowHooks, columns: Columns, softmax: OnlineSoftmax, walk: Walk, scale: Float32):
+    """P of a work item's first tile, whose S is in `products.first`."""
+    scores = rows_and_columns(products.first)
+    edit(rows, columns, scores, walk, scale)
+    softmax.first(scores, rows.added(columns.of(walk.tile)[0], columns.area), PackedP.of(products.p))
 
-    Leaves unnormalised O in `products.out` and the statistics in `softmax`; at least one tile is on the walk. Returns the
-    next stage to read."""
+
+@cute.jit
+def later_tiles(products: Products, rings: tuple, rota: Rota, rows: RowHooks, columns: Columns, softmax: OnlineSoftmax,
+                walk: Walk, scale: Float32, queries: Int32, turn: Turn) -> Turn:
+    """The tiles after the first, but for the product of the last one's P with V, which is in `products.p`. queries: which tile of
+    64 rows in shared memory; turn: the stage of the first tile. Returns the next stage to read, which is the one after the last tile's."""
     k_ring, v_ring = rings
     held = PackedP.of(products.p)
     p = PackedP.like(products.p) if rota.own_p else held
-    k_ring.wait(turn)
-    first = products.start_scores(queries, turn.index)
-    warpgroup.wait_group(0)
-    k_ring.release(turn)
-    first_scores = rows_and_columns(first)
-    edit(rows, columns, first_scores, walk, scale)
-    softmax.first(first_scores, rows.added(columns.of(walk.tile)[0], columns.area), held)
     products.out.fill(0.0)
     v_turn = turn
     walk, turn = walk.next(), turn.next()
@@ -244,8 +245,47 @@ def attend(products: Products, rings: tuple, rota: Rota, rows: RowHooks, columns
             p.copy_to(held)
         v_turn = turn
         walk, turn = ahead, turn.next()
+    return turn
+
+
+@cute.jit
+def end_of_item(products: Products, rings: tuple, rota: Rota, softmax: OnlineSoftmax, turn: Turn):
+    """O of a work item whose last P is in `products.p`, with nothing in flight beside it. turn: the next stage to read."""
+    _, v_ring = rings
+    v_turn = turn.before()
     v_ring.wait(v_turn)
+    rota.take()
     products.start_values(v_turn.index, True)
+    rota.pass_on()
+    softmax.finish()
     warpgroup.wait_group(0)
     v_ring.release(v_turn)
-    return turn
+
+
+@cute.jit
+def border(products: Products, rings: tuple, rota: Rota, softmax: OnlineSoftmax, queries: Int32, turn: Turn) -> cute.Tensor:
+    """The same, and issues S of the next item's first tile, whose accumulator it returns in flight. queries, turn: where that
+    tile lies."""
+    k_ring, v_ring = rings
+    v_turn = turn.before()
+    v_ring.wait(v_turn)
+    k_ring.wait(turn)
+    rota.take()
+    products.start_values(v_turn.index, True)
+    ahead = products.start_scores(queries, turn.index)
+    rota.pass_on()
+    softmax.finish()
+    warpgroup.wait_group(1)
+    v_ring.release(v_turn)
+    return ahead
+
+
+@cute.jit
+def begin_item(products: Products, rings: tuple, queries: Int32, turn: Turn):
+    """S of an item's first tile, with nothing in flight beside it."""
+    k_ring, _ = rings
+    k_ring.wait(turn)
+    scores = products.start_scores(queries, turn.index)
+    warpgroup.wait_group(0)
+    k_ring.release(turn)
+    products.keep(scores)

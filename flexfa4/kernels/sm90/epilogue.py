@@ -8,10 +8,12 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32
 from cutlass.cute.nvgpu import cpasync, warp
 
+from ..barriers import Ring, Turn
 from ..carried import Fixed
 from ..packing import Packing
 from ..walk import WorkItem
 from .shapes import GROUP_ROWS, GROUP_THREADS, ROW_OFFSETS, column_offsets
+from .softmax import packed
 
 # Named barriers 1.. belong to one warpgroup each; 0 is the CTA's.
 FIRST_GROUP_BARRIER = 1
@@ -41,14 +43,22 @@ def store_out(sink: Sink, fragment: cute.Tensor, item: WorkItem, first: Int32, t
     cute.copy(matrices, copy.retile(rounded), copy.partition_D(sink.shared))
     cute.arch.fence_proxy("async.shared", space="cta")
     _meet(group)
-    if thread // 32 == 0:
+    if cute.arch.make_warp_uniform(thread // 32) == 0:
         matrix, columns = sink.tensor[None, None, item.head, item.batch], cute.size(sink.shared, mode=[1])
         tiles = sink.packing.tiles(matrix, GROUP_ROWS, columns, first)
         shared, there = cpasync.tma_partition(
             sink.atom, 0, cute.make_layout(1), cute.group_modes(sink.shared, 0, 2), cute.group_modes(tiles, 0, 2))
         cute.copy(sink.atom, shared, there[None, 0])
         cute.arch.cp_async_bulk_commit_group()
-        cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+@cute.jit
+def settle(ring: Ring, turn: Turn):
+    """Gives a query tile back whose place O took, when TMA has read it."""
+    cute.arch.cp_async_bulk_wait_group(0, read=True)
+    # All lanes have read the item.
+    cute.arch.sync_warp()
+    ring.release(turn)
 
 
 @cute.jit
@@ -58,10 +68,24 @@ def store_rows(out: cute.Tensor, packing: Packing, fragment: cute.Tensor, item: 
     offsets = column_offsets(4 * cute.size(fragment, mode=[1]))
     for i in cutlass.range_constexpr(len(rows)):
         if packing.exists(rows[i], end):
-            head, query = packing.head(item.head, rows[i]), packing.query(rows[i])
-            for j in cutlass.range_constexpr(len(offsets)):
-                if column + offsets[j] < out.shape[3]:
-                    out[item.batch, head, query, column + offsets[j]] = out.element_type(fragment[i, j])
+            row = out[item.batch, packing.head(item.head, rows[i]), packing.query(rows[i]), None]
+            left = out.shape[3] - column
+            for j in cutlass.range_constexpr(0, len(offsets), 2):
+                word = packed(fragment[i, j], fragment[i, j + 1], out.element_type)
+                cute.arch.inline_ptx(_STORE.format(most=offsets[j] + 1, bytes=2 * offsets[j]),
+                                     read_only_args=[row.iterator + column, word, left])
+
+
+# Two neighbours, of which none, one or both are columns that exist: {$r2} are left from the first of the thread on.
+_STORE = """{{
+.reg .pred both, one;
+.reg .b16 first, second;
+setp.gt.s32 both, {{$r2}}, {most};
+setp.eq.s32 one, {{$r2}}, {most};
+mov.b32 {{first, second}}, {{$r1}};
+@both st.global.b32 [{{$r0}}+{bytes}], {{$r1}};
+@one st.global.b16 [{{$r0}}+{bytes}], first;
+}}"""
 
 
 @cute.jit

@@ -1,21 +1,25 @@
 """The Hopper forward kernel: host function and kernel body, which hands each warp its role."""
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32
-from cutlass.cute.nvgpu import cpasync
+from cutlass.cute.nvgpu import cpasync, warpgroup
+
+from flexfa4.plan import Plan
 
 from ..arguments import ELEMENT, Lists, Signature, Tensors, Values
 from ..barriers import Ring, Turn, barrier_pointers, initialise
+from ..carried import Fixed
 from ..handover import Slots
-from ..hooks import Hooks
+from ..hooks import Hooks, RowHooks
 from ..packing import Packing, head_matrix, heads_together
-from ..walk import UNSPLIT, Grid, Place, WorkItem, next_index, place_of, start_walk, work_item
-from .consumer import Columns, Products, Rota, attend, pass_over
-from .epilogue import FIRST_GROUP_BARRIER, Sink, store_lse, store_out, store_part, store_rows
+from ..walk import UNSPLIT, Grid, Place, Walk, WorkItem, next_index, place_of, start_walk, work_item
+from .consumer import Columns, Products, Rota, begin_item, border, end_of_item, first_tile, later_tiles, pass_over
+from .epilogue import FIRST_GROUP_BARRIER, Sink, settle, store_lse, store_out, store_part, store_rows
 from .load import Loader, Source, load_item
 from .shapes import GROUP_ROWS, GROUP_THREADS, ROW_OFFSETS, Shapes, column_offsets, coordinates, rows_and_columns, transposed
 from .softmax import OnlineSoftmax, scale_rows
@@ -37,6 +41,40 @@ class Ends(NamedTuple):
     parts: Optional[tuple]
     kv_len: Int32
     scale: Float32
+
+
+def first_query(place: Place, group: Int32, plan: Plan) -> Int32:
+    """Of a warpgroup's rows."""
+    return place.q_begin + group * (GROUP_ROWS // plan.pack)
+
+
+@dataclass(frozen=True)
+class Reader(Fixed):
+    """A warpgroup's way to the work items. It reads them again where they are needed: registers would hold them all the time.
+    lengths: queries, keys."""
+
+    ring: Ring
+    slots: Slots
+    spans: Optional[tuple]
+    plan: Plan
+    lengths: tuple
+    group: Int32
+    placed: bool
+
+    def look(self, turn: Turn) -> tuple[Boolean, Boolean]:
+        """Waits for the item of a turn. Returns (there is one, this warpgroup has rows and keys in it)."""
+        self.ring.wait(turn)
+        busy, _, place, walk = self.slots.read(turn.index, None, self.plan.q_tile, self.lengths)
+        begins = busy & walk.valid
+        if self.placed:
+            begins = begins & Boolean(first_query(place, self.group, self.plan) < place.q_end)
+        return busy, begins
+
+    def item(self, turn: Turn) -> tuple[WorkItem, Place, Walk]:
+        return self.slots.read(turn.index, self.spans, self.plan.q_tile, self.lengths)[1:]
+
+    def where(self, turn: Turn) -> tuple[WorkItem, Place]:
+        return self.slots.read(turn.index, None, self.plan.q_tile, self.lengths)[1:3]
 
 
 class Forward:
@@ -87,8 +125,11 @@ class Forward:
         sources = [Source(atom, tensor, target) for (atom, tensor), target in zip(maps[:3], shared)]
         if warp < 4:
             cute.arch.setmaxregister_decrease(t.registers[1])
+            work = Ring.of(pointers, "work", 0)
             if warp == 0:
-                self.produce(Loader(packing, *sources, *rings, slots, t.consumers), lists, grid, count)
+                self.produce(Loader(packing, *sources, *rings, slots, t.q_stages, t.consumers), work, lists.spans, grid)
+            elif warp == 1:
+                self.schedule(work, slots, lists, grid, count, Int32(sources[1].tensor.shape[0]))
         else:
             cute.arch.setmaxregister_increase(t.registers[0])
             hooks = Hooks(self.signature, values)
@@ -96,30 +137,57 @@ class Forward:
             self.consume(shapes, rings, shared, ends, hooks, slots, lists.spans)
 
     @cute.jit
-    def produce(self, loader: Loader, lists: Lists, grid: Grid, count: Int32):
-        index = cute.arch.block_idx()[0]
-        kv_heads, kv_batch = loader.k.tensor.shape[2], loader.k.tensor.shape[3]
-        group = grid.heads // kv_heads
-        q_turn, turn = Turn.first(self.tiles.q_stages), Turn.first(self.tiles.kv_stages)
+    def schedule(self, work: Ring, slots: Slots, lists: Lists, grid: Grid, count: Int32, kv_len: Int32):
+        """Reads what the next work item is while the others work, so that nobody waits for the lists in global memory, where each
+        word says where to find the next. It draws when the producer asks for more (`load_item`): early enough to hide that, and
+        not earlier, because an item that waits in one CTA is not there for another one that has nothing to do."""
+        plan, given = self.signature.plan, Int32(self.tiles.q_stages)
+        index, turn = cute.arch.block_idx()[0], Turn.first(1)
         while index < count:
             item = work_item(index, lists.work, grid)
-            walk = start_walk(item, lists.spans, grid, self.signature.plan.split, BACKWARDS)
-            place = place_of(item, lists.spans, self.signature.plan.q_tile, (Int32(0), loader.k.tensor.shape[0]))
-            batch = item.batch if kv_batch > 1 else Int32(0)
-            loader.queries(item, place, walk, q_turn)
-            q_turn = q_turn.next()
-            turn = load_item(loader, place, walk, item.head // group, batch, turn)
+            walk = start_walk(item, lists.spans, grid, plan.split, BACKWARDS)
+            place = place_of(item, lists.spans, plan.q_tile, (Int32(0), kv_len))
+            with cute.arch.elect_one():
+                slots.write(given, item, place, walk)
+                cute.arch.mbarrier_arrive(work.full)
+            turn = turn.next()
+            work.wait_empty(turn)
             index = next_index(index, lists.counter, count)
-        loader.no_more(q_turn)
+        with cute.arch.elect_one():
+            slots.write_end(given)
+            cute.arch.mbarrier_arrive(work.full)
+
+    @cute.jit
+    def produce(self, loader: Loader, work: Ring, spans, grid: Grid):
+        kv_len, kv_heads, kv_batch = loader.k.tensor.shape[0], loader.k.tensor.shape[2], loader.k.tensor.shape[3]
+        group = grid.heads // kv_heads
+        q_turn, turn, work_turn = Turn.first(self.tiles.q_stages), Turn.first(self.tiles.kv_stages), Turn.first(1)
+        busy = Boolean(True)
+        while busy:
+            work.wait(work_turn)
+            busy, item, place, walk = loader.slots.read(Int32(self.tiles.q_stages), spans, self.signature.plan.q_tile,
+                                                        (Int32(0), kv_len))
+            loader.announce(q_turn)
+            if busy:
+                batch = item.batch if kv_batch > 1 else Int32(0)
+                loader.queries(item, place, q_turn)
+                turn = load_item(loader, work, place, walk, item.head // group, batch, turn)
+            else:
+                loader.no_more(q_turn)
+            q_turn, work_turn = q_turn.next(), work_turn.next()
 
     @cute.jit
     def consume(self, shapes: Shapes, rings: list, shared: list, ends: Ends, hooks: Hooks, slots: Slots, spans):
+        """A work item's first S is issued beside the last product of the item before it, and is in flight while that item's O
+        goes out: then nothing but the softmax of a first tile is left between them. That takes a second query tile; with one,
+        an item begins when the one before is over."""
         t = self.tiles
         thread_in_cta = cute.arch.thread_idx()[0]
         group = cute.arch.make_warp_uniform(thread_in_cta // GROUP_THREADS - 1)
         thread = thread_in_cta % GROUP_THREADS
         products = self.products(shapes, shared)
-        softmax = OnlineSoftmax(hooks.softmax_scale(ends.scale, split=True), t.rescale_tau, hooks.factor() is not None)
+        softmax = OnlineSoftmax(hooks.softmax_scale(ends.scale, split=True), t.rescale_tau, hooks.factor() is not None,
+                                lean=self.signature.placed or hooks.walks())
         row, column = coordinates(thread)
         apart = tuple(offset // self.signature.plan.pack for offset in ROW_OFFSETS)
         rota = Rota(group, t.consumers if t.turns else 1, FIRST_GROUP_BARRIER + t.consumers, t.own_p)
@@ -127,52 +195,101 @@ class Forward:
             # The first warpgroup's first turn.
             rota.pass_on()
         q_turn, turn = Turn.first(t.q_stages), Turn.first(t.kv_stages)
-        busy = Boolean(True)
+        read = Reader(rings[0], slots, spans, self.signature.plan, (ends.lse.shape[2], Int32(ends.kv_len)), group,
+                      self.signature.placed)
+        busy, begins = read.look(q_turn)
+        if begins:
+            begin_item(products, (rings[1], rings[2]), q_turn.index * t.consumers + group, turn)
         while busy:
-            rings[0].wait(q_turn)
-            lengths = ends.lse.shape[2], Int32(ends.kv_len)
-            busy, item, place, walk = slots.read(q_turn.index, spans, self.signature.plan.q_tile, lengths)
-            if busy:
-                queries = q_turn.index * t.consumers + group
-                columns = Columns(place.kv_begin + column, t.kv_tile, place.kv_end, apart, self.signature.placed,
-                                  hooks.hidden())
-                at = [place.q_begin * self.signature.plan.pack + group * GROUP_ROWS + row + offset for offset in ROW_OFFSETS]
-                # Both rows have one head where a graph asks for it (`Plan`).
-                rows = hooks.tile(item.batch, ends.packing.head(item.head, at[0])).rows([ends.packing.query(r) for r in at])
-                has_work = walk.valid
+            queries, after = q_turn.index * t.consumers + group, q_turn.next()
+            item, place, walk = read.item(q_turn)
+            columns = Columns(place.kv_begin + column, t.kv_tile, place.kv_end, apart, self.signature.placed, hooks.hidden())
+            rows = self.rows(hooks, ends.packing, item, self.first_row(place, group) + row)
+            if begins:
+                first_tile(products, rows, columns, softmax, walk, ends.scale)
+            if cutlass.const_expr(t.q_stages > 1):
+                settle(rings[0], q_turn.before())
+            if begins:
+                turn = later_tiles(products, (rings[1], rings[2]), rota, rows, columns, softmax, walk, ends.scale, queries, turn)
+            else:
                 if cutlass.const_expr(self.signature.placed):
-                    has_work = has_work & Boolean(self.first_query(place, group) < place.q_end)
-                if has_work:
-                    turn = attend(products, (rings[1], rings[2]), rota, rows, columns, softmax, walk, ends.scale, queries, turn)
+                    turn = pass_over((rings[1], rings[2]), rota, walk, turn)
+                softmax.of_no_keys()
+                products.out.fill(0.0)
+            sink = self.sink(shapes, shared, ends, products, queries)
+            follows, next_begins = busy, begins
+            if cutlass.const_expr(t.q_stages > 1):
+                follows, next_begins = read.look(after)
+                next_queries = after.index * t.consumers + group
+                if begins & next_begins:
+                    ahead = border(products, (rings[1], rings[2]), rota, softmax, next_queries, turn)
+                    self.close(ends, hooks, products, softmax, sink, read.where(q_turn), thread, group)
+                    rings[1].release(turn)
+                    products.keep(ahead)
                 else:
-                    if cutlass.const_expr(self.signature.placed):
-                        turn = pass_over((rings[1], rings[2]), rota, walk, turn)
-                    softmax.reset()
-                    products.out.fill(0.0)
-                inverses, lses = softmax.finish()
-                normalised = rows_and_columns(products.out)
-                scale_rows(normalised, inverses)
-                out_columns = [Int32(column + o) for o in column_offsets(t.head_dim_v)]
-                memory = cute.recast_ptr(shared[0][None, None, queries].iterator, shapes.out.inner, dtype=self.element)
-                sink = Sink(*ends.out, cute.make_tensor(memory, shapes.out.outer), products.values, ends.packing)
-                if cutlass.const_expr(self.signature.plan.split):
-                    if item.part == UNSPLIT:
-                        rows.out(normalised, out_columns, lses)
-                        self.store(sink, ends, products.out, (item, place), at, lses, thread, group)
+                    if begins:
+                        end_of_item(products, (rings[1], rings[2]), rota, softmax, turn)
+                    self.close(ends, hooks, products, softmax, sink, read.where(q_turn), thread, group)
+                    if next_begins:
+                        begin_item(products, (rings[1], rings[2]), next_queries, turn)
                     else:
-                        kept = [ends.packing.exists(r, place.q_end) for r in at]
-                        store_part(ends.parts, normalised, lses, kept, item.part, group * GROUP_ROWS + row, column)
+                        products.first.fill(0.0)
+            else:
+                if begins:
+                    end_of_item(products, (rings[1], rings[2]), rota, softmax, turn)
+                self.close(ends, hooks, products, softmax, sink, read.where(q_turn), thread, group)
+                settle(rings[0], q_turn)
+                follows, next_begins = read.look(after)
+                if next_begins:
+                    begin_item(products, (rings[1], rings[2]), after.index * t.consumers + group, turn)
                 else:
-                    rows.out(normalised, out_columns, lses)
-                    self.store(sink, ends, products.out, (item, place), at, lses, thread, group)
-                # All lanes have read the item.
-                cute.arch.sync_warp()
-                rings[0].release(q_turn)
-                q_turn = q_turn.next()
+                    products.first.fill(0.0)
+            busy, begins, q_turn = follows, next_begins, after
+        # Shared memory stays until it has been read.
+        cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+    def sink(self, shapes: Shapes, shared: list, ends: Ends, products: Products, queries: Int32) -> Sink:
+        """Where O goes by TMA: over the queries it was made of."""
+        memory = cute.recast_ptr(shared[0][None, None, queries].iterator, shapes.out.inner, dtype=self.element)
+        return Sink(*ends.out, cute.make_tensor(memory, shapes.out.outer), products.values, ends.packing)
+
+    @cute.jit
+    def close(self, ends: Ends, hooks: Hooks, products: Products, softmax: OnlineSoftmax, sink: Sink,
+              where: tuple[WorkItem, Place], thread: Int32, group: Int32):
+        """O out of registers, after `OnlineSoftmax.finish`; no product is in flight at the end."""
+        item, place = where
+        row, column = coordinates(thread)
+        normalised = rows_and_columns(products.out)
+        scale_rows(normalised, softmax.factors)
+        lses = [softmax.row_sum[i] for i in range(len(ROW_OFFSETS))]
+        out_columns = [Int32(column + o) for o in column_offsets(self.tiles.head_dim_v)]
+        first = self.first_row(place, group) + row
+        at = [first + offset for offset in ROW_OFFSETS]
+        if cutlass.const_expr(self.signature.plan.split):
+            if item.part == UNSPLIT:
+                if cutlass.const_expr(hooks.has("out")):
+                    self.rows(hooks, ends.packing, item, first).out(normalised, out_columns, lses)
+                self.store(sink, ends, products.out, where, at, lses, thread, group)
+            else:
+                warpgroup.wait_group(0)
+                kept = [ends.packing.exists(r, place.q_end) for r in at]
+                store_part(ends.parts, normalised, lses, kept, item.part, group * GROUP_ROWS + row, column)
+        else:
+            if cutlass.const_expr(hooks.has("out")):
+                self.rows(hooks, ends.packing, item, first).out(normalised, out_columns, lses)
+            self.store(sink, ends, products.out, where, at, lses, thread, group)
+
+    def rows(self, hooks: Hooks, packing: Packing, item: WorkItem, first: Int32) -> RowHooks:
+        """The graphs at a thread's rows, from the first. Both have one head where a graph asks for it (`Plan`)."""
+        positions = [packing.query(first + offset) for offset in ROW_OFFSETS]
+        return hooks.tile(item.batch, packing.head(item.head, first)).rows(positions)
+
+    def first_row(self, place: Place, group: Int32) -> Int32:
+        """Of a warpgroup, in the head's matrix."""
+        return place.q_begin * self.signature.plan.pack + group * GROUP_ROWS
 
     def first_query(self, place: Place, group: Int32) -> Int32:
-        """Of a warpgroup's rows."""
-        return place.q_begin + group * (GROUP_ROWS // self.signature.plan.pack)
+        return first_query(place, group, self.signature.plan)
 
     @cute.jit
     def store(self, sink: Sink, ends: Ends, fragment: cute.Tensor, where: tuple[WorkItem, Place], rows: list, lses: list,
@@ -180,15 +297,18 @@ class Forward:
         """O, by TMA where no other item's rows are among a warpgroup's, and the LSE of a whole item."""
         item, place = where
         first, following = self.first_query(place, group), self.first_query(place, group + 1)
-        store_lse(ends.lse, ends.packing, item, rows, lses, place.q_end, thread)
         if cutlass.const_expr(self.signature.placed):
             if (following <= place.q_end) | (place.q_end == ends.lse.shape[2]):
                 store_out(sink, fragment, item, first, thread, group)
             else:
+                # Lanes part ways here, which ptxas allows beside no product.
+                warpgroup.wait_group(0)
                 values = rows_and_columns(fragment)
                 store_rows(ends.rows, ends.packing, values, item, rows, place.q_end, coordinates(thread)[1])
         else:
             store_out(sink, fragment, item, first, thread, group)
+        warpgroup.wait_group(0)
+        store_lse(ends.lse, ends.packing, item, rows, lses, place.q_end, thread)
 
     def products(self, shapes: Shapes, shared: list) -> Products:
         t = self.tiles
@@ -201,4 +321,4 @@ class Forward:
             scores_slice.make_fragment_B(scores_slice.partition_B(k)),
             values_slice.make_fragment_B(values_slice.partition_B(transposed(v))),
             values_slice.make_fragment_A(values_slice.partition_shape_A((GROUP_ROWS, t.kv_tile))),
-            cute.make_rmem_tensor(values_slice.partition_shape_C((GROUP_ROWS, t.head_dim_v)), Float32))
+            Products.accumulator(values), Products.accumulator(scores))

@@ -1,7 +1,7 @@
 """The producer warp: TMA loads of a work item's query rows, then K and V of each tile on its walk."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cutlass.cute as cute
 from cutlass import Int32
@@ -34,7 +34,8 @@ class Source(Fixed):
 
 @dataclass(frozen=True)
 class Loader(Fixed):
-    """The producer's part of the kernel. packing: of the queries."""
+    """The producer's part of the kernel. packing: of the queries; slots: of the query tiles, and one that the scheduler fills,
+    which is `given`."""
 
     packing: Packing
     q: Source
@@ -44,24 +45,28 @@ class Loader(Fixed):
     k_ring: Ring
     v_ring: Ring
     slots: Slots
+    given: int
     consumers: int
 
-    def queries(self, item: WorkItem, place: Place, walk: Walk, turn: Turn) -> None:
-        """Tells the consumers what comes, and loads its query rows, a copy for each warpgroup."""
+    def announce(self, turn: Turn) -> None:
+        """Hands the consumers what the scheduler found, when the query tile is free; they see it when its barrier completes. Of
+        several tiles they give the last one back before they have taken any (`Forward.consume`): it starts as taken."""
+        taken = Int32(turn.index == turn.stages - 1) if turn.stages > 1 else Int32(0)
+        self.q_ring.wait_empty(replace(turn, phase=turn.phase ^ taken))
+        self.slots.copy(Int32(self.given), turn.index)
+
+    def queries(self, item: WorkItem, place: Place, turn: Turn) -> None:
+        """Loads a work item's query rows, a copy for each warpgroup."""
         source, shared = self.q.tiles(self.packing, item.head, item.batch, place.q_begin)
-        self.q_ring.wait_empty(turn)
         barrier = self.q_ring.full + turn.index
         with cute.arch.elect_one():
-            self.slots.write(turn.index, item, place, walk)
             cute.arch.mbarrier_arrive_and_expect_tx(barrier, self.q_ring.bytes)
         for group in range(self.consumers):
             there = turn.index * self.consumers + group
             cute.copy(self.q.atom, source[None, group], shared[None, there], tma_bar_ptr=barrier)
 
     def no_more(self, turn: Turn) -> None:
-        self.q_ring.wait_empty(turn)
         with cute.arch.elect_one():
-            self.slots.write_end(turn.index)
             cute.arch.mbarrier_arrive(self.q_ring.full + turn.index)
 
     def fill(self, which: Source, tiles, ring: Ring, tile: Int32, turn: Turn) -> None:
@@ -71,18 +76,26 @@ class Loader(Fixed):
 
 
 @cute.jit
-def load_item(loader: Loader, place: Place, walk: Walk, kv_head: Int32, kv_batch: Int32, turn: Turn) -> Turn:
-    """K of a tile goes out before V of the tile before it: the consumers want it first. Returns the next free stage."""
+def load_item(loader: Loader, work: Ring, place: Place, walk: Walk, kv_head: Int32, kv_batch: Int32, turn: Turn) -> Turn:
+    """K of a tile goes out before V of the tile before it: the consumers want it first. Asks for the next work item before it
+    waits for the last K's stage. Returns the next free stage."""
     k_tiles = loader.k.tiles(UNPACKED, kv_head, kv_batch, place.kv_begin)
     v_tiles = loader.v.tiles(UNPACKED, kv_head, kv_batch, place.kv_begin)
     if walk.valid:
         loader.fill(loader.k, k_tiles, loader.k_ring, walk.tile, turn)
         v_tile, v_turn = walk.tile, turn
         walk, turn = walk.next(), turn.next()
+        if ~walk.valid:
+            work.release(Turn.first(1))
         while walk.valid:
+            ahead = walk.next()
+            if ~ahead.valid:
+                work.release(Turn.first(1))
             loader.fill(loader.k, k_tiles, loader.k_ring, walk.tile, turn)
             loader.fill(loader.v, v_tiles, loader.v_ring, v_tile, v_turn)
             v_tile, v_turn = walk.tile, turn
-            walk, turn = walk.next(), turn.next()
+            walk, turn = ahead, turn.next()
         loader.fill(loader.v, v_tiles, loader.v_ring, v_tile, v_turn)
+    else:
+        work.release(Turn.first(1))
     return turn

@@ -17,8 +17,17 @@ from ..hooks import LN_2
 ROWS = 2
 # The four threads of a quad hold the columns of the same two rows.
 QUAD = (1, 2)
-_MOVE = "mov.b32 {$w0}, {$r0};"
 _CONVERT = {BFloat16: "cvt.rn.bf16x2.f32 {$w0}, {$r0}, {$r1};", Float16: "cvt.rn.f16x2.f32 {$w0}, {$r0}, {$r1};"}
+
+
+def packed(a: Float32, b: Float32, element: type) -> Int32:
+    """Two numbers in 16 bits each, the first in the lower half."""
+    return cute.arch.inline_ptx(_CONVERT[element], write_only_types=[Int32], read_only_args=[b, a])
+
+
+def moved(value):
+    """The same in another register, by an instruction that the compiler keeps where it is."""
+    return cute.arch.inline_ptx("mov.b32 {$w0}, {$r0};", write_only_types=[type(value)], read_only_args=[value])
 
 
 @dataclass(frozen=True)
@@ -41,40 +50,48 @@ class PackedP(Fixed):
     def put(self, row: int, pair: int, a: Float32, b: Float32) -> None:
         """Columns 2 * pair and the next of one of the thread's two rows. One instruction: a vector conversion leaves halves for
         some tile widths, and they would be joined after the fence of the product."""
-        self.words[ROWS * pair + row] = cute.arch.inline_ptx(
-            _CONVERT[self.element], write_only_types=[Int32], read_only_args=[b, a])
+        self.words[ROWS * pair + row] = packed(a, b, self.element)
 
     def copy_to(self, other: "PackedP") -> None:
         """By instructions that the compiler keeps where they are. Otherwise it writes P to the registers of the product in
         flight, and ptxas then waits after every product of the kernel."""
         for i in range(cute.size(self.words)):
-            other.words[i] = cute.arch.inline_ptx(_MOVE, write_only_types=[Int32], read_only_args=[self.words[i]])
+            other.words[i] = moved(self.words[i])
 
 
 class OnlineSoftmax(Fixed):
     """top: what is subtracted from the scores of each row, in log2 (-inf: no key seen), base: the same as a number to subtract
     (0 then), row_sum: this thread's share of the sum of exponentials; all in registers. scale: what scores are multiplied by in
-    the exponent. signed: it may be negative.
+    the exponent. signed: it may be negative. lean: base is made of top where it is needed. That saves two registers, which
+    kernels need that spill others; in those that do not, ptxas then copies a quarter of P once more.
 
     A tile's exponentials are taken below the top of the tiles before it, without waiting for its own maximum, which takes half as
     long as they do. Their sum tells afterwards whether a score was above top by more than `tau` (log2) or nearly so;
     `move` then takes the maximum and does the tile again. So exponentials reach 2^tau, and the end divides by what was really
     summed (FlashAttention-4, section 3)."""
 
-    def __init__(self, scale: Float32, tau: float, signed: bool):
+    def __init__(self, scale: Float32, tau: float, signed: bool, lean: bool = False):
         self.scale, self.most, self.signed = scale, 2.0**tau, signed
-        self.top, self.base, self.row_sum, self.tile_sum, self.factors = (cute.make_rmem_tensor(ROWS, Float32) for _ in range(5))
+        self.top, self.row_sum, self.tile_sum, self.factors = (cute.make_rmem_tensor(ROWS, Float32) for _ in range(4))
+        self.kept = None if lean else cute.make_rmem_tensor(ROWS, Float32)
 
-    def reset(self) -> None:
-        self.top.fill(-math.inf)
-        self.base.fill(0.0)
-        self.row_sum.fill(0.0)
+    def base(self, i: int) -> Float32:
+        return _subtracted(self.top[i]) if self.kept is None else self.kept[i]
+
+    def _raise_top(self, i: int, top: Float32) -> None:
+        self.top[i] = top
+        if self.kept is not None:
+            self.kept[i] = _subtracted(top)
+
+    def of_no_keys(self) -> None:
+        """What `finish` leaves where no row has a key."""
+        self.factors.fill(0.0)
+        self.row_sum.fill(-math.inf)
 
     def first(self, scores: cute.Tensor, added: Added, p: PackedP) -> None:
         """A row's first tile: P of the scores [2, n] and what is added to them."""
         for i in range(ROWS):
-            self.top[i] = self._tile_maximum(scores, added, i)
-            self.base[i] = _subtracted(self.top[i])
+            self._raise_top(i, self._tile_maximum(scores, added, i))
         self._exponentials(scores, added, p)
         for i in range(ROWS):
             self.row_sum[i] = self.tile_sum[i]
@@ -91,10 +108,9 @@ class OnlineSoftmax(Fixed):
         """The tile again, below its own maximum where that is higher; `factors`: what each row of O is to be multiplied by."""
         for i in range(ROWS):
             top, before = self._tile_maximum(scores, added, i), self.top[i]
-            self.top[i] = select(top > before, top, before, Float32)
-            self.base[i] = _subtracted(self.top[i])
+            self._raise_top(i, select(top > before, top, before, Float32))
             # Where a row has seen no key yet its sum and its O are 0, and so is the factor.
-            self.factors[i] = cute.math.exp2(before - self.base[i], fastmath=True)
+            self.factors[i] = cute.math.exp2(before - self.base(i), fastmath=True)
             self.row_sum[i] = self.row_sum[i] * self.factors[i]
         self._exponentials(scores, added, p)
 
@@ -112,7 +128,7 @@ class OnlineSoftmax(Fixed):
 
     def _exponentials(self, scores: cute.Tensor, added: Added, p: PackedP) -> None:
         """P and `tile_sum`. Pairs are added up one after the other: a tree would keep them in registers."""
-        below = added.below([self.base[i] for i in range(ROWS)])
+        below = added.below([self.base(i) for i in range(ROWS)])
         for pair in range(cute.size(scores, mode=[1]) // 2):
             for i in range(ROWS):
                 columns = 2 * pair, 2 * pair + 1
@@ -120,16 +136,15 @@ class OnlineSoftmax(Fixed):
                 p.put(i, pair, a, b)
                 self.tile_sum[i] = a + b if pair == 0 else self.tile_sum[i] + (a + b)
 
-    def finish(self) -> tuple[list[Float32], list[Float32]]:
-        """(what O is to be multiplied by, natural-log LSE) of each row; 0 and -inf for a row without keys."""
-        inverses, lses = [], []
+    def finish(self) -> None:
+        """Leaves what O is to be multiplied by in `factors`, and the natural-log LSE in `row_sum`, of each row; 0 and -inf for a
+        row without keys."""
         for i in range(ROWS):
             total = _across_quad(self.row_sum[i], operator.add)
             empty = total == 0.0
-            inverses.append(select(empty, Float32(0.0), cute.arch.rcp_approx(total), Float32))
+            self.factors[i] = select(empty, Float32(0.0), cute.arch.rcp_approx(total), Float32)
             lse = (self.top[i] + cute.math.log2(total, fastmath=True)) * LN_2
-            lses.append(select(empty, Float32(-math.inf), lse, Float32))
-        return inverses, lses
+            self.row_sum[i] = select(empty, Float32(-math.inf), lse, Float32)
 
 
 def _subtracted(top: Float32) -> Float32:
