@@ -62,7 +62,7 @@ class Run:
 
     @staticmethod
     def before(limit: Int32) -> Int32:
-        """How many of a word's keys are below `limit`, counted from its first; more or less than there are where it is past them."""
+        """How many of a word's keys are below `limit`, counted from its first; past them where it is."""
         return limit
 
 
@@ -142,8 +142,8 @@ class Words:
 
     def at(self, first: Scope, lane: Scope | None, present: Int32) -> tuple[dict[Node, Int32], Int32 | None]:
         """(the word of each of `nodes`, a word of keys that exist where that is not part of another). first: a scope at the row
-        and the first key; lane: a scope without row, at this lane's key, None where there are no `labels`; present: how many keys there are
-        from the first on."""
+        and the first key; lane: a scope without row, at this lane's key (None without `labels`); present: how many keys there
+        are from the first on."""
         made = {n: self._word(n, first, lane) for n in self.nodes}
         exist, conjunct = below(self.layout.before(present)), self.conjunct()
         if conjunct is None:

@@ -227,14 +227,14 @@ class RowHooks(Fixed):
         if "mask" not in self._words:
             exist = below(present)
             return lambda j: bit(exist, j, True)
-        emitter, tile, (row,), all_words = self._emitters["mask"], self._tiles["mask"], self._rows["mask"], self._words["mask"].is_all
+        emitter, tile, (row,), made = self._emitters["mask"], self._tiles["mask"], self._rows["mask"], self._words["mask"]
         lane = emitter.join(tile, kv=spread.key(first))
-        words, exist = self._words["mask"].at(emitter.join(row, tile.inner(kv=first)), lane, present)
-        columns = spread.values(emitter, lane, self._words["mask"].remaining())
+        words, exist = made.at(emitter.join(row, tile.inner(kv=first)), lane, present)
+        columns = spread.values(emitter, lane, made.remaining())
 
         def seen(j: int) -> Boolean:
             column = emitter.join(tile, known={n: values[j] for n, values in columns.items()}, kv=first + j)
-            known = {n: bit(word, j, all_words) for n, word in words.items()}
+            known = {n: bit(word, j, made.is_all) for n, word in words.items()}
             value = Boolean(emitter.join(row, column, known=known).value())
             return value if exist is None else value & bit(exist, j, False)
 

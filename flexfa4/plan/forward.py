@@ -133,11 +133,11 @@ class Sm100Forward:
 
 @dataclass(frozen=True)
 class Sm90Forward:
-    """The Hopper forward: a scheduler warp, a producer warp, and consumer warpgroups of 64 rows each whose products and softmax overlap.
-    q_stages: query tiles in shared memory; with two, the next work tile's loads while this one is worked on, with three also while
-    the output of the one before waits in its place. rescale_tau: how far
-    the row maximum may move (in log2) before O is rescaled. turns: the warpgroups take turns at issuing products. own_p: P of a
-    tile has registers beside those that the product of the tile before reads, so that the two overlap; otherwise that product is
+    """The Hopper forward: a scheduler warp, a producer warp, and consumer warpgroups of 64 rows each whose products and softmax
+    overlap. q_stages: query tiles in shared memory; with two, the next work tile's loads and its first product begins while this
+    one is worked on; with three it loads while the output of the one before still waits in its place. rescale_tau: how far the
+    row maximum may move (in log2) before O is rescaled. turns: the warpgroups take turns at issuing products. own_p: P of a tile
+    has registers beside those that the product of the tile before reads, so that the two overlap; otherwise that product is
     issued, and ends, before the scores of the tile.
     registers: (consumer, producer)."""
 

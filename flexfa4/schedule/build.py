@@ -12,9 +12,9 @@ from .simulate import Timeline, lower_bound, makespan, simulate
 from .split import Filling, fill
 from .work import UNSPLIT, CostModel, Work, WorkTile
 
-# A split must save this many tile units of makespan to be worth a combine launch: on an H200 that takes 8 to 15 us and 3 us until
-# it runs, a tile of 128 x 128 at D=128 1.2 us.
-SPLIT_GAIN = 10.0
+# A split must save this many tile units of makespan. On an H200 the combine takes 8 to 15 us and 3 us until it runs, as long as
+# 8 to 14 tiles of 128 x 128 at D=128; but a schedule is to be within five tiles of the even share.
+SPLIT_GAIN = 3.0
 
 
 @dataclass(frozen=True, eq=False)

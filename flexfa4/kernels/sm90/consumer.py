@@ -175,8 +175,8 @@ def hold(rarely: Boolean):
 
 @cute.jit
 def pass_over(rings: tuple, rota: Rota, walk: Walk, turn: Turn) -> Turn:
-    """A work item of which a warpgroup has no row: the others wait for it at the rings and for their turn, and their products have
-    the tensor cores alone. Returns the next stage to read."""
+    """A work item of which a warpgroup has no row: the others wait for it at the rings and for their turn, and their products
+    have the tensor cores alone. Returns the next stage to read."""
     k_ring, v_ring = rings
     while walk.valid:
         k_ring.wait(turn)
@@ -201,7 +201,8 @@ def first_tile(products: Products, rows: RowHooks, columns: Columns, softmax: On
 def later_tiles(products: Products, rings: tuple, rota: Rota, rows: RowHooks, columns: Columns, softmax: OnlineSoftmax,
                 walk: Walk, scale: Float32, queries: Int32, turn: Turn) -> Turn:
     """The tiles after the first, but for the product of the last one's P with V, which is in `products.p`. queries: which tile of
-    64 rows in shared memory; turn: the stage of the first tile. Returns the next stage to read, which is the one after the last tile's."""
+    64 rows in shared memory; turn: the stage of the first tile. Returns the next stage to read, the
+    one after the last tile's."""
     k_ring, v_ring = rings
     held = PackedP.of(products.p)
     p = PackedP.like(products.p) if rota.own_p else held

@@ -78,7 +78,8 @@ class Shapes(Fixed):
         """(mbarriers, work items, q, k, v) in shared memory."""
         memory = cutlass.utils.SmemAllocator()
         barriers = memory.allocate_array(cutlass.Int64, sum(b.count for b in self.tiles.barriers))
-        items = memory.allocate_tensor(Int32, cute.make_layout((self.tiles.q_stages + 1, WORDS), stride=(WORDS, 1)), WORK_TILE_BYTES)
+        slots = cute.make_layout((self.tiles.q_stages + 1, WORDS), stride=(WORDS, 1))
+        items = memory.allocate_tensor(Int32, slots, WORK_TILE_BYTES)
         tensors = (memory.allocate_tensor(self.element, layout.outer, SMEM_ALIGNMENT, layout.inner)
                    for layout in (self.q, self.k, self.v))
         return barriers, items, *tensors
