@@ -30,6 +30,7 @@ VARIANTS = {
     "products of a tile in the other order": dict(own_p=None),
     "O rescaled at every new maximum": dict(rescale_tau=0.0),
     "one query stage": dict(q_stages=1),
+    "two query stages": dict(q_stages=2),
     "a CTA a work item": dict(workers="items"),
     "work dealt out, not drawn": dict(counter=False),
     "natural order": dict(order=False),

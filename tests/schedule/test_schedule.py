@@ -34,6 +34,14 @@ def test_makespan_is_within_five_tiles_of_the_even_share(name, heads, workers):
     check_coverage(work, schedule)
 
 
+@pytest.mark.parametrize("rows, tiles, split", [(4172, 9, False), (4152, 9, True)])
+def test_rows_are_split_only_where_it_saves_three_tiles(rows, tiles, split):
+    """31 rounds of a window's rows and most of another, where splits save 1.7 and 3.7 tiles."""
+    runs = np.tile(np.array([[0, 1, PARTIAL], [1, tiles - 1, FULL], [tiles - 1, tiles, PARTIAL]], np.int32), (rows, 1))
+    schedule = make_schedule(Work(3 * np.arange(rows + 1, dtype=np.int32), runs, 1, 1, 1), 132)
+    assert (schedule.parts > 0) == split
+
+
 def check_coverage(work, schedule):
     """Every tile of every row exactly once; costs as the model says; parts of a row in ascending slots."""
     seen = {}
