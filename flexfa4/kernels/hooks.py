@@ -29,6 +29,7 @@ from .affine import Walker, affine_terms
 from .arguments import Signature, Values
 from .bits import WORD, Pairs, Run, Words, below, bit
 from .carried import Fixed
+from .gathers import Gathered, gathers
 from .slices import Area, Read, Stretch, slice_reads
 from .spread import Spread
 
@@ -57,6 +58,7 @@ class Hooks(Fixed):
         self.words = {kind: Words(self.emitters[kind], plan.pack > 1, layout) for kind in ("mask", "inside") if self.has(kind)}
         rows, self.packed = Rows(own_rows, plan.pack == 1), plan.arch == "sm100"
         self.split = split_root(self.emitters["score"], self.terms, rows) if self.has("score") else None
+        self.gathers = gathers(self.emitters["score"], self.split.inner) if own_rows and self.split else ()
 
     def has(self, kind: str) -> bool:
         return kind in self.emitters
@@ -91,7 +93,7 @@ class TileHooks(Fixed):
     def __init__(self, hooks: Hooks, scopes: dict[str, Scope]):
         self.emitters, self.reads, self.scopes, self.words = hooks.emitters, hooks.reads, scopes, hooks.words
         self.walker = Walker(hooks.terms, scopes["score"]) if hooks.terms else None
-        self.split, self.packed = hooks.split, hooks.packed
+        self.split, self.packed, self.gathers = hooks.split, hooks.packed, hooks.gathers
 
     def rows(self, positions: Sequence[Int32], heads: Sequence[Int32] | None = None) -> "RowHooks":
         """Computes what a row needs beside its key, for score and mask. positions: q of each row; heads: h of each row where
@@ -107,7 +109,7 @@ class RowHooks(Fixed):
     def __init__(self, tile: TileHooks, rows: dict[str, list[Scope]], leaves: list[dict]):
         self._emitters, self._tiles, self._rows, self._leaves = tile.emitters, tile.scopes, rows, leaves
         self._reads, self._walker, self._words, self._split = tile.reads, tile.walker, tile.words, tile.split
-        self._packed = tile.packed
+        self._packed, self._gathers = tile.packed, tile.gathers
 
     def slices(self, kind: str, first_column: Int32, area: Area) -> list[Stretch]:
         """The look-ups of the score or mask graph that may be read as slices of this fragment, where each is `inside`."""
@@ -144,6 +146,15 @@ class RowHooks(Fixed):
         """A score that `exponent_scale` makes -inf."""
         return _hidden(self.factor(i))
 
+    def gathered(self, first: Int32, spread: Spread) -> list[Gathered]:
+        """The score graph's look-ups that may be read so for the keys of a spread, from the first on, where each is `inside`; for
+        a thread with one row."""
+        if not self._gathers or spread.shared is None:
+            return []
+        emitter, (row,) = self._emitters["score"], self._rows["score"]
+        lane = emitter.join(self._tiles["score"], kv=spread.key(first))
+        return [Gathered(g, emitter, row, lane, spread) for g in self._gathers]
+
     def on_line(self, q: Int32, kv: Int32) -> Float32:
         """What `Split.line`'s table has of the line through a position: what is added, in units of the exponent, or
         `Split.kept`'s value."""
@@ -153,7 +164,7 @@ class RowHooks(Fixed):
         return sum((Float32(scope.value_of(n)) * (sign * LOG2_E) for sign, n in self._split.tabled), Float32(0.0))
 
     def score(self, fragment: cute.Tensor, columns: Sequence[Int32], scale: Float32, area: Area | None = None,
-              slices: Sequence[Stretch] = (), split: bool = False, kept: Callable | None = None) -> None:
+              slices: Sequence[Stretch | Gathered] = (), split: bool = False, kept: Callable | None = None) -> None:
         """fragment[i, j] = score graph(fragment[i, j] * scale) in place; nothing without a score graph. area: where the offsets
         of rows and columns are known while compiling; affine terms are then walked. slices: those that are inside. split: without
         what `added` gives; nothing where the scaled score is all that is left (`Hooks.softmax_scale`). kept: from a column of the
@@ -261,10 +272,10 @@ def _hidden(factor: Float32 | None) -> Float32:
     return Float32(-math.inf) if factor is None else -factor * math.inf
 
 
-def _of_column(slices: Sequence[Stretch], j: int) -> dict:
+def _of_column(slices: Sequence[Stretch | Gathered], j: int) -> dict:
     """What look-ups by key alone found, for a whole column."""
-    return {s.read.node: s.at(0, j) for s in slices if s.read.q_coef == 0}
+    return {s.node: s.at(0, j) for s in slices if not s.by_row}
 
 
-def _of_element(slices: Sequence[Stretch], i: int, j: int) -> dict:
-    return {s.read.node: s.at(i, j) for s in slices if s.read.q_coef != 0}
+def _of_element(slices: Sequence[Stretch | Gathered], i: int, j: int) -> dict:
+    return {s.node: s.at(i, j) for s in slices if s.by_row}

@@ -59,6 +59,7 @@ class Stretch:
 
     def __init__(self, read: Read, emitter: Emitter, first: Scope, area: Area):
         self.read, self.emitter, self.area, self._loaded = read, emitter, area, {}
+        self.node, self.by_row = read.node, read.q_coef != 0
         far = [read.q_coef * r + read.kv_coef * c for r in (min(area.rows), max(area.rows))
                for c in (min(area.columns), max(area.columns))]
         self._least, self._span = min(far), max(far) - min(far) + 1

@@ -272,11 +272,17 @@ def inside_a_cap(score, b, h, q, kv):
     return 3.0 * torch.tanh((score + RAMP[torch.clamp(3 * (q - kv) + h, 0, 399)]) / 3.0)
 
 
+def on_a_grid(score, b, h, q, kv):
+    """A bias of the distance on a grid 20 wide, in a table of other strides; some of the rows of distances count from the end."""
+    return score + GRID[kv // 20 - q // 20, h, kv % 20 - q % 20 + 19] * 0.5
+
+
 def uneven_columns(b, h, q, kv):
     """A mask that needs numbers of each key."""
     return (q * 7 + LABELS[kv] * LABELS[kv]) % 5 != 0
 
 
+GRID = torch.randn(4, 39, 45, generator=torch.Generator().manual_seed(4)).bfloat16().permute(2, 0, 1)
 KEYS = torch.arange(2 * 420).view(2, 420)
 KEY_BIAS = torch.where(KEYS % 9 == 4, -torch.inf, KEYS * 7 % 50 / 10)
 RAMP = torch.linspace(-2, 2, 400)
@@ -325,6 +331,9 @@ CASES = [
     Case("bias of the key", (300, 420), (4, 4), (64, 64), 2, score_mod=by_key, workers=3),
     Case("bias of key and distance", (300, 390), (4, 4), (64, 64), 2, score_mod=lines_of_two_kinds, mask_mod=mods.causal_mask,
          workers=3),
+    Case("bias on a grid", (300, 400), (4, 4), (64, 64), score_mod=on_a_grid, mask_mod=at_some, workers=3),
+    Case("bias on a grid, packed heads", (100, 400), (4, 2), (64, 64), score_mod=on_a_grid, workers=1, pack=2),
+    Case("bias on a grid, numbers of keys", (300, 350), (2, 1), score_mod=on_a_grid, mask_mod=uneven_columns, workers=1),
     Case("bias inside a cap", (300, 330), (4, 4), (64, 64), score_mod=inside_a_cap, mask_mod=uneven_columns, workers=1),
     Case("bias of the distance, numbers of keys", (300, 330), (2, 1), score_mod=wrapping, mask_mod=uneven_columns, workers=1),
     Case("bias of the distance, few rows", (60, 420), (2, 2), (64, 64), score_mod=by_distance(2, 420), mask_mod=seldom,

@@ -16,7 +16,7 @@ pytestmark = [
 SHARES = 4
 QUICK = ("causal in order", "rows without keys", "many tiles", "fp16", "D=192, 128", "D=31, 17", "mod alibi", "mod document")
 QUICK += ("split, parts without keys", "packed 8 x 17", "split, packed, some queries")
-QUICK += ("NaN where hidden", "bias of the distance by head", "bias of key and distance", "bias inside a cap")
+QUICK += ("bias on a grid", "NaN where hidden", "bias of the distance by head", "bias of key and distance", "bias inside a cap")
 QUICK += ("factors and additions of rows", "factors of rows")
 QUICK += ("comparisons as words", "labels and far limits")
 QUICK += ("D=192, fewer keys than queries",)

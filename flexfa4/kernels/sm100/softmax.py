@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Sequence
 
 import cutlass
 import cutlass.cute as cute
@@ -162,11 +163,12 @@ class Softmax(Fixed):
             state = self.softmax(self.load_s(), row, added, state)
         return state
 
-    def edit(self, s: cute.Tensor, row: Row, first: Int32, added: Additions, offset) -> None:
-        """The score graph and additions by column on a piece of a tile. first: its first key; offset: columns before it."""
+    def edit(self, s: cute.Tensor, row: Row, first: Int32, added: Additions, offset, gathered: Sequence = ()) -> None:
+        """The score graph and additions by column on a piece of a tile. first: its first key; offset: columns before it;
+        gathered: `RowHooks.gathered` of it."""
         columns = cute.size(s)
         area = Area((0,), tuple(range(columns)))
-        row.hooks.score(s, columns_from(first, columns), self.ctx.scale, area, split=True, kept=added.kept(offset))
+        row.hooks.score(s, columns_from(first, columns), self.ctx.scale, area, gathered, True, added.kept(offset))
         if added.by_column:
             added.add(s, row.scale, offset)
 
@@ -175,20 +177,32 @@ class Softmax(Fixed):
         """Runs the graphs on S in tensor memory, a few columns at a time in a loop: little code and few registers, for tiles that
         are rare or graphs that are long. hidden: keys that the mask hides, or that do not exist, get what becomes -inf."""
         width, count = self.ctx.tiles.kv_tile, row.edits.columns
-        t_s = self.ctx.shapes.s(self.q_tile)
-        load, store = (self.copy(t_s, op, count) for op in (tcgen05.Ld32x32bOp, tcgen05.St32x32bOp))
         for chunk in cutlass.range(width // count, unroll=1):
             offset = chunk * count
-            part = first_columns(t_s, offset, count)
-            r_s = load_columns(load, part)
-            s = cute.make_tensor(r_s.iterator, cute.make_layout((1, count)))
             first = tile_first + offset
-            self.edit(s, row, first, added, offset)
-            if cutlass.const_expr(hidden):
-                value = -math.inf if added.by_column else row.hooks.hidden()
-                row.hooks.mask_run(s, first, row.place.kv_end - first, self.spread(row, count), value)
-            cute.copy(store, r_s, store.partition_D(part))
+            gathered = row.hooks.gathered(first, self.spread(row, count))
+            if cutlass.const_expr(len(gathered) > 0):
+                # With the loads in common, the compiler would do both, and choose.
+                if all_inside(gathered):
+                    self.edit_chunk(row, first, added, offset, hidden, gathered)
+                else:
+                    self.edit_chunk(row, first, added, offset, hidden)
+            else:
+                self.edit_chunk(row, first, added, offset, hidden)
         cute.arch.fence_view_async_tmem_store()
+
+    def edit_chunk(self, row: Row, first: Int32, added: Additions, offset: Int32, hidden: bool, gathered: Sequence = ()) -> None:
+        """`edit_in_place` of the columns from `offset` on. gathered: `RowHooks.gathered`, inside."""
+        t_s, count = self.ctx.shapes.s(self.q_tile), row.edits.columns
+        load, store = (self.copy(t_s, op, count) for op in (tcgen05.Ld32x32bOp, tcgen05.St32x32bOp))
+        part = first_columns(t_s, offset, count)
+        r_s = load_columns(load, part)
+        s = cute.make_tensor(r_s.iterator, cute.make_layout((1, count)))
+        self.edit(s, row, first, added, offset, gathered)
+        if hidden:
+            value = -math.inf if added.by_column else row.hooks.hidden()
+            row.hooks.mask_run(s, first, row.place.kv_end - first, self.spread(row, count), value)
+        cute.copy(store, r_s, store.partition_D(part))
 
     def spread(self, row: Row, count: int) -> Spread:
         """Through the place of this warp's row maxima, which are written at the end of a row."""
@@ -289,6 +303,14 @@ class Softmax(Fixed):
 def finite(row_max: Float32) -> Float32:
     """0 for a row that has seen no key yet: its exponentials are of -inf then, and not of NaN."""
     return row_max if row_max != -Float32.inf else Float32(0.0)
+
+
+def all_inside(gathered: Sequence) -> Boolean:
+    """Whether those of every thread of the warp are."""
+    inside = Boolean(True)
+    for g in gathered:
+        inside = inside & g.inside
+    return cute.arch.vote_all_sync(inside)
 
 
 def columns_from(first: Int32, count: int) -> list[Int32]:
