@@ -11,11 +11,16 @@ _HOMES = {
     "not_mask": "flexfa4.sparsity",
 }
 
+# Modules that users name: flexfa4.mods.causal_mask, flexfa4.reference.attention, except flexfa4.errors.TraceError.
+_MODULES = frozenset({"errors", "mods", "reference"})
+
 __all__ = sorted(_HOMES)
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str):
+    if name in _MODULES:
+        return import_module(f"flexfa4.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'flexfa4' has no attribute {name!r}")

@@ -175,5 +175,11 @@ def test_public_names_load_without_cutlass():
     assert "torch" in loaded and not loaded & {"cutlass", "transformers", "matplotlib"}
 
 
+def test_modules_that_messages_name_need_no_import_of_their_own():
+    path = f"sys.path.insert(0, {str(ROOT)!r}); import flexfa4\n"
+    assert "torch" not in loaded_by(path + "flexfa4.errors.TraceError")
+    assert "torch" in loaded_by(path + "flexfa4.reference.attention")
+
+
 def test_the_fresh_interpreter_would_show_cutlass():
     assert "json" in loaded_by("import json") and "json" not in loaded_by("pass")

@@ -16,20 +16,22 @@ import functools
 import inspect
 import operator
 import re
+import threading
 from pathlib import Path
 from typing import Callable
 
 import torch
 from torch import Tensor
-from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from flexfa4.errors import UnsupportedError
 from flexfa4.ir import DType, Op
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.trace import is_user_file, trace
 from flexfa4.trace.recorder import Recorder, active
 
+from . import internals
 from .programs import Layout
 from .torch_op import LIBRARY, Attention, attention
 
@@ -89,6 +91,9 @@ def _is_position(part) -> bool:
 
 
 _lookups = _Lookups()
+_entered = threading.local()
+_function_modes = internals.find("torch.overrides", "_get_current_function_mode_stack", None)
+_replace_body = internals.find("torch._higher_order_ops.wrap", "dynamo_bypassing_wrapper", None)
 
 
 # These two run as they are while Dynamo traces: torch has no public way to have a mode active then. A mod that fails leaves the
@@ -97,7 +102,8 @@ _lookups = _Lookups()
 def _begin() -> int:
     if not _active():
         _lookups.__enter__()
-        torch._dynamo.symbolic_convert.InstructionTranslator.current_tx().output.add_cleanup_hook(_leave)
+        _entered.here = True
+        _at_clean_up(_leave)
     return 0
 
 
@@ -108,12 +114,21 @@ def _end() -> int:
 
 
 def _active() -> bool:
-    return _lookups in torch.overrides._get_current_function_mode_stack()
+    return getattr(_entered, "here", False) if _function_modes is None else _lookups in _function_modes()
 
 
 def _leave() -> None:
     if _active():
+        _entered.here = False
         _lookups.__exit__(None, None, None)
+
+
+def _at_clean_up(leave: Callable[[], None]) -> None:
+    translator = internals.find("torch._dynamo.symbolic_convert", "InstructionTranslator", None)
+    try:
+        translator.current_tx().output.add_cleanup_hook(leave)
+    except AttributeError:
+        pass             # a mod that fails then leaves the mode to Dynamo
 
 
 def _replaced(body: torch.fx.GraphModule) -> Callable:
@@ -232,6 +247,9 @@ def call(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, tile
     """What flex_attention does while Dynamo traces it. mods: (score_mod, mask_mod, out_mod), each a function or None; tiles:
     query tile where heads share a mask row, query tile where they do not, key tile. Returns (out, lse)."""
     score_mod, mask_mod, out_mod = mods
+    if _replace_body is None:
+        raise UnsupportedError(f"torch {torch.__version__} has no dynamo_bypassing_wrapper, by which flex_attention becomes part "
+                               "of a compiled graph: use torch 2.11 to 2.13, or torch.compiler.disable(flexfa4.flex_attention)")
 
     def body(query, key, value):
         def leaf(name):
@@ -250,7 +268,7 @@ def call(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, tile
         return torch.ops.flexfa4.join(query, key, value, *parts, scale, tiles)
 
     _begin()
-    found = dynamo_bypassing_wrapper(_replaced, body, *tensors)
+    found = _replace_body(_replaced, body, *tensors)
     _end()
     return found
 

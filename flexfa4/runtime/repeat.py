@@ -23,7 +23,7 @@ from flexfa4.sparsity import BlockMask
 from flexfa4.tensors import TensorKey, all_now
 from flexfa4.trace import Entry, Parts, parts_of
 
-from . import kernels, native
+from . import internals, kernels, native
 from .relaunch import Kind, launch, launcher, recorder
 from .torch_op import Attention, lists_of_call
 
@@ -37,9 +37,7 @@ _known: "dict[tuple, Kind]" = {}
 _ready: "dict[tuple, list[Ready]]" = {}
 _hints: "dict[tuple, Hint]" = {}
 
-_any_autocast = torch._C._is_any_autocast_enabled
-_modes = torch._C._len_torch_dispatch_stack
-_transform = torch._C._functorch.peek_interpreter_stack
+_any_autocast, _modes, _transform = internals.any_autocast, internals.dispatch_modes, internals.transform
 
 
 class Ready(NamedTuple):

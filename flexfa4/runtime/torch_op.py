@@ -16,7 +16,7 @@ from flexfa4.plan import Plan
 from flexfa4.sparsity import Spans
 from flexfa4.sparsity.work_spans import WorkSpans
 
-from . import engine, kernels, transforms
+from . import engine, internals, kernels, transforms
 from .lists import Lists, dense_lists, lists_of
 from .programs import Layout, decode, encode, fitted
 from .spans_cache import spans_of
@@ -70,7 +70,7 @@ def _plain(tensors: tuple[Tensor, ...]) -> bool:
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return False
     usual = all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
-    return usual and torch._C._len_torch_dispatch_stack() == 0 and not transforms.active()
+    return usual and internals.dispatch_modes() == 0 and not transforms.active()
 
 
 def lists_of_call(plan: Plan, mask: BoundGraph | None, layout: Layout | None, spans: Spans | WorkSpans | None, query,

@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 from flexfa4.errors import UnsupportedError
 from flexfa4.ir import Op
 
+from . import internals
 from .programs import decode
 
 
@@ -32,7 +33,7 @@ class Call:
 
 def active() -> bool:
     """Whether a transform of torch.func is running."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return internals.transform() is not None
 
 
 def refuse_forward_mode(tensors) -> None:
