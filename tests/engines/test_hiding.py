@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import flexfa4
+from flexfa4 import reference
 from flexfa4.engines.tiled.hiding import Hidden, Lanes, clear, hide
 
 INF, NAN = math.inf, math.nan
@@ -87,6 +88,29 @@ def test_keys_that_nobody_sees_may_hold_anything(score_mod, poison, rows, visibl
         assert torch.allclose(a, b, atol=1e-4), name
     for a, b in zip(found[3:], good[3:]):
         assert torch.allclose(a[:, :, :visible], b, atol=1e-4) and not a[:, :, visible:].any()
+
+
+def test_a_capture_whose_derivative_is_infinite_where_nobody_looks():
+    """sqrt at 0 and the logarithm of 0, at hidden keys: 0 times infinity is in no gradient, also of an entry that others read."""
+    g = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(1, 2, 150, 8, generator=g, dtype=torch.float64) for _ in range(3))
+    table = torch.rand(2, 150, generator=g, dtype=torch.float64)
+    table[:, 90:] = 0.0
+    rate = torch.tensor([0.5, 2.0], dtype=torch.float64)
+
+    def gradients(attention, **options):
+        leaves = [t.clone().requires_grad_() for t in (q, table, rate)]
+        queries, roots, rates = leaves
+
+        def edit(s, b, h, i, j):
+            return s + torch.sqrt(roots[h, j]) + rates[h] * torch.log(roots[h, j] * rates[h])
+
+        return torch.autograd.grad(attention(queries, edit, **options).cos().sum(), leaves)
+
+    got = gradients(lambda t, edit: flexfa4.flex_attention(t, k, v, edit, mask_mod=lambda b, h, i, j: (j < 90) & (j <= i)))
+    want = gradients(lambda t, edit: reference.attention(t, k[:, :, :90], v[:, :, :90], edit, lambda b, h, i, j: j <= i)[0])
+    for a, b in zip(got, want):
+        assert torch.allclose(a, b, atol=1e-10)
 
 
 @pytest.mark.parametrize("poison", [NAN, INF, -INF])
