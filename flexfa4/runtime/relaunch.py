@@ -82,8 +82,11 @@ def launcher(kind: Kind, tensors: tuple[Tensor, Tensor, Tensor], captures: tuple
     grad_enabled, streams = torch.is_grad_enabled, {}
 
     def run(query: Tensor, key: Tensor, value: Tensor, captures: tuple, want_lse: bool) -> tuple[Tensor, Tensor | None]:
-        if not grad_enabled():
-            query, key, value, captures = _detached(query, key, value, captures)
+        if not grad_enabled():             # else nothing wants a gradient
+            if query.requires_grad or key.requires_grad or value.requires_grad:
+                query, key, value = query.detach(), key.detach(), value.detach()
+            if captures:
+                captures = _detached(captures)
         if not direct or (query.data_ptr() | key.data_ptr() | value.data_ptr()) % TMA_BYTES:
             query, key, value = kernels.aligned(query), kernels.aligned(key), kernels.aligned(value)
         stream = kernels.stream_of(device)
@@ -112,14 +115,11 @@ def launcher(kind: Kind, tensors: tuple[Tensor, Tensor, Tensor], captures: tuple
     return run
 
 
-def _detached(query: Tensor, key: Tensor, value: Tensor, captures: tuple) -> tuple[Tensor, Tensor, Tensor, tuple]:
-    if query.requires_grad or key.requires_grad or value.requires_grad:
-        query, key, value = query.detach(), key.detach(), value.detach()
+def _detached(captures: tuple) -> tuple:
     for t in captures:
         if t.requires_grad:
-            captures = tuple([t.detach() for t in captures])
-            break
-    return query, key, value, captures
+            return tuple([t.detach() for t in captures])
+    return captures
 
 
 def _on_stream(prepared: kernels.Prepared, device: torch.device, stream: int | None, out_shape: tuple) -> OnStream:

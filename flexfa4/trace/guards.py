@@ -134,7 +134,7 @@ class Walk:
         (a global hides a builtin, an instance's attribute that of its class)."""
         names = frozenset(names)
         if names:
-            self.guards.append(lambda regs: namespace(regs[at]).keys().isdisjoint(names))
+            self.guards.append(lambda regs: not (d := namespace(regs[at])) or d.keys().isdisjoint(names))
 
     def _unhidden(self, cls: type, at: int) -> None:
         """No class of the class in register `at` has come to have an attribute that some code names: it would hide one found
