@@ -240,7 +240,8 @@ def tables(rows: list[dict]) -> str:
     lines = [f"| kernel | mod | cold s | {' | '.join(f'{s} s' for s in stages)} | warm load ms | first call, warm ms |",
              "|---|---|" + "--:|" * (len(stages) + 3)]
     for r in (r for r in rows if "cold" in r):
-        cells = [f"{r['cold']:.2f}", *(f"{r[s]:.2f}" for s in stages), f"{r['warm'] * 1e3:.1f}", f"{r['first_call'] * 1e3:.0f}"]
+        warm = [f"{r[w] * 1e3:.{digits}f}" if w in r else "" for w, digits in (("warm", 1), ("first_call", 0))]
+        cells = [f"{r['cold']:.2f}", *(f"{r[s]:.2f}" for s in stages), *warm]
         lines.append(f"| {r['arch']} | {r['mod']} | {' | '.join(cells)} |")
     lines += ["", "| kernel | mod | host us a call, median (least) | with gradients |" + " torch's sdpa |" * (len(modes) - 2),
               "|---|---|" + "--:|" * len(modes)]
