@@ -78,11 +78,11 @@ def work_item(index: Int32, work: cute.Tensor | None, grid: Grid) -> WorkItem:
 
 
 @cute.jit
-def next_index(index: Int32, counter: cute.Tensor | None, count: Int32) -> Int32:
+def next_index(index: Int32, counter: cute.Tensor | None, count: Int32, takers: Int32 | None = None) -> Int32:
     """The next work index of this CTA, drawn by one warp. Without a counter every CTA takes every grid-th; with one (int32 [1],
     0 before the launch) whoever is free first takes the next. A CTA draws until it gets an index past the end: the draw that
-    must be the last one sets the counter back to 0 for the next launch."""
-    step = cute.arch.grid_dim()[0]
+    must be the last one sets the counter back to 0 for the next launch. takers: how many draw, by default every CTA."""
+    step = cute.arch.grid_dim()[0] if cutlass.const_expr(takers is None) else takers
     if cutlass.const_expr(counter is None):
         index += step
     else:

@@ -3,7 +3,7 @@ a phase. Kernels create their mbarriers from these tables, documents print them,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Iterable
 
@@ -32,9 +32,18 @@ class Signal(Enum):
     WARPS = "warps"
 
 
+class Reach(Enum):
+    """Of a pair of CTAs, whose mbarrier an announcement arrives at: that of the CTA that announces, the first CTA's, or both. A
+    CTA waits on its own."""
+
+    OWN = "own"
+    FIRST = "first"
+    BOTH = "both"
+
+
 @dataclass(frozen=True)
 class Barrier:
-    """`count` mbarriers (stages of a ring, or one a query tile) that complete after `arrivals`."""
+    """`count` mbarriers (stages of a ring, or one a query tile) that complete after `arrivals`; `reach`: of a pair of CTAs."""
 
     name: str
     signalled_by: tuple[Role, ...]
@@ -43,6 +52,7 @@ class Barrier:
     arrivals: int
     count: int
     meaning: str
+    reach: Reach = Reach.OWN
 
     def __post_init__(self):
         require(
@@ -77,10 +87,11 @@ def show_table(barriers: Iterable[Barrier]) -> str:
 
 
 def sm100_forward_barriers(
-    q_tiles: int, kv_stages: int, early_p: bool, out_over_q: bool, scheduler: str
+    q_tiles: int, kv_stages: int, early_p: bool, out_over_q: bool, scheduler: str, ctas: int = 1
 ) -> tuple[Barrier, ...]:
     """FlashAttention-4's forward pipeline. P takes the place of S in tensor memory; that S may be overwritten by the next
-    product follows from p_ready: the same thread issues both products, and they complete in order."""
+    product follows from p_ready: the same thread issues both products, and they complete in order. ctas: 2 for a pair, whose
+    products are issued by the first CTA."""
     load, mma, softmax, correction, store = Role.LOAD, Role.MMA, Role.SOFTMAX, Role.CORRECTION, Role.STORE
     group = WARPS_PER_GROUP
     if out_over_q:
@@ -144,7 +155,22 @@ def sm100_forward_barriers(
                     "the index of the next work item is in shared memory"),
             Barrier("work_empty", readers, (Role.SCHEDULER,), Signal.WARPS, warps, 1, "every role has read the index"),
         ]
-    return tuple(table)
+    return tuple(table) if ctas == 1 else tuple(_of_pair(b) for b in table)
+
+
+def _of_pair(barrier: Barrier) -> Barrier:
+    """A row of the table for two CTAs whose products are one. What the products wait for, and who draws work, lies in the first
+    CTA and comes from both; what products announce, and that nobody needs tensor memory, goes to both."""
+    to_first, to_both = ("p_ready", "p_full", "work_empty"), ("tmem_free",)
+    if barrier.name in to_first + to_both:
+        reach = Reach.FIRST if barrier.name in to_first else Reach.BOTH
+        # The mma warp of the second CTA takes no work.
+        return replace(barrier, arrivals=2 * barrier.arrivals - (barrier.name == "work_empty"), reach=reach)
+    if barrier.name in ("q_full", "kv_full"):
+        return replace(barrier, reach=Reach.FIRST)
+    if barrier.name == "work_full":
+        return replace(barrier, signal=Signal.TMA, reach=Reach.BOTH)
+    return replace(barrier, reach=Reach.BOTH) if barrier.signal is Signal.COMMIT else barrier
 
 
 def sm90_forward_barriers(consumers: int, kv_stages: int, q_stages: int = 1) -> tuple[Barrier, ...]:

@@ -69,6 +69,7 @@ class Sm100Forward:
         require(3 <= self.exp_degree <= 5, f"exp_degree={self.exp_degree}: 3 to 5")
         require(self.rescale_tau >= 0, f"rescale_tau={self.rescale_tau}: not negative")
         require(self.scheduler in ("static", "counter", "clc"), f"scheduler={self.scheduler!r}: static, counter or clc")
+        require(self.ctas == 1 or self.scheduler != "clc", "scheduler='clc': the hardware hands over single CTAs, not pairs")
         require(
             self.kv_tile + SPARE_REGISTERS <= self.registers[0],
             f"a softmax thread holds a row of {self.kv_tile} scores and needs {SPARE_REGISTERS} registers more: "
@@ -104,7 +105,7 @@ class Sm100Forward:
     @cached_property
     def barriers(self) -> tuple[Barrier, ...]:
         return sm100_forward_barriers(
-            self.q_tiles, self.kv_stages, self.early_p > 0, self.out_over_q, self.scheduler
+            self.q_tiles, self.kv_stages, self.early_p > 0, self.out_over_q, self.scheduler, self.ctas
         )
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32
@@ -51,10 +51,11 @@ class Statistics(Fixed):
 
 @dataclass(frozen=True)
 class Context(Fixed):
-    """rows: the output, where work items lie at any query, else None. parts: `arguments.Lists`', of a plan with split rows.
+    """rank: of the CTA in its pair, None for a CTA by itself. rows: the output, where work items lie at any query, else None. parts: `arguments.Lists`', of a plan with split rows.
     tmem_address: the word of shared memory that tcgen05.alloc writes."""
 
     signature: Signature
+    rank: Int32 | None
     shapes: Shapes
     packing: Packing
     barriers: Barriers
@@ -83,9 +84,17 @@ class Context(Fixed):
     def kv_len(self) -> Int32:
         return self.k.tensor.shape[0]
 
+    @property
+    def part(self) -> Int32 | int:
+        """Which part of a work item's rows, and of a stage's K and V, is this CTA's."""
+        return 0 if self.rank is None else self.rank
+
     def place(self, item: WorkItem) -> Place:
-        """Where an item lies; the same for all lanes of a warp."""
-        found = place_of(item, self.scheduler.spans, self.signature.plan.q_tile, (self.q_len, self.kv_len))
+        """Where this CTA's part of an item lies; the same for all lanes of a warp."""
+        plan = self.signature.plan
+        found = place_of(item, self.scheduler.spans, plan.q_tile, (self.q_len, self.kv_len))
+        if self.rank is not None:
+            found = replace(found, q_begin=found.q_begin + self.rank * (plan.q_tile // self.tiles.ctas))
         if not self.signature.placed:
             return found
         one = cute.arch.make_warp_uniform

@@ -127,7 +127,8 @@ class Correction(Fixed):
     def write_part(self, i: Int32, any_tile, factor: Float32, lse: Float32, part: Int32, exists):
         """O * factor and the LSE of a piece of a row that exists, in float32 to memory."""
         values, lses = self.ctx.parts
-        row = i * self.ctx.tiles.q_tile + self.thread
+        tiles = self.ctx.tiles
+        row = (self.ctx.part * tiles.q_tiles + i) * tiles.q_tile + self.thread
         load, blocks = self.o_blocks(i, tcgen05.Ld32x32bOp)
         for block in cutlass.range_constexpr(len(blocks)):
             r_o = self.scaled_o(load, blocks[block], any_tile, factor)

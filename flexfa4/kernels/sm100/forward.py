@@ -16,13 +16,13 @@ from .barriers import Barriers
 from .context import Context, Operand, Statistics
 from .correction import Correction
 from .load import Load
-from .mma import Mma
+from .mma import TMEM_COLUMNS, Mma
 from .scheduler import Scheduler
 from .shapes import Shapes, over, stage_of
 from .softmax import Softmax
 from .store import Store
 
-WARPGROUP = 128
+WARP, WARPGROUP = 32, 128
 SWIZZLE_ALIGNMENT = 1024
 
 class Forward:
@@ -31,8 +31,6 @@ class Forward:
     def __init__(self, signature: Signature):
         self.signature = signature
         self.tiles = signature.plan.tiles
-        if self.tiles.ctas != 1:
-            raise ValueError(f"the sm100 forward is of one CTA: {self.tiles.ctas=}")
         if (self.tiles.scheduler == "counter") != signature.counted:
             raise ValueError(f"a counter and {self.tiles.scheduler=}: the plan says whether launches pass one")
 
@@ -41,7 +39,7 @@ class Forward:
         tiles, plan = self.tiles, self.signature.plan
         shapes = Shapes(tiles, plan.dtype)
         packing = Packing(plan.pack, heads_together(plan.pack, tensors.q.shape[1], tensors.k.shape[1]))
-        load, store = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
+        load, store = cpasync.CopyBulkTensorTileG2SOp(shapes.group), cpasync.CopyBulkTensorTileS2GOp()
         q_layout, out_layout = (cute.select(layout, mode=[0, 1]) for layout in (shapes.q_rows(), shapes.out_layout()))
         q_tile, out_tile = (packing.tile(tiles.q_tile, columns) for columns in (tiles.head_dim, tiles.head_dim_v))
         q_tma = cpasync.make_tiled_tma_atom(load, packing.matrix(tensors.q), q_layout, q_tile)
@@ -61,7 +59,8 @@ class Forward:
         tma = tuple(tuple(pair) for pair in (q_tma, k_tma, v_tma, out_tma))
         rows = tensors.out if cutlass.const_expr(self.signature.placed) else None
         self.kernel(tma, (rows, tensors.lse), scale, lists, grid, Int32(count), values).launch(
-            grid=(workers, 1, 1), block=(tiles.threads, 1, 1), stream=stream, min_blocks_per_mp=1
+            grid=(workers * tiles.ctas, 1, 1), block=(tiles.threads, 1, 1), stream=stream, min_blocks_per_mp=1,
+            cluster=(tiles.ctas, 1, 1) if tiles.ctas > 1 else None,
         )
 
     @cute.kernel
@@ -76,7 +75,8 @@ class Forward:
         else:
             s_out = _allocate(smem, shapes.dtype, shapes.out_layout())
         statistics = Statistics(smem.allocate_tensor(Float32, cute.make_layout((tiles.q_tile, 2, tiles.q_tiles)), 16))
-        barriers = Barriers(tiles.barriers, smem.allocate_array(Int64, sum(row.count for row in tiles.barriers)))
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) if cutlass.const_expr(tiles.ctas > 1) else None
+        barriers = Barriers(tiles.barriers, smem.allocate_array(Int64, sum(row.count for row in tiles.barriers)), rank)
         tmem_address = smem.allocate_array(Int32, 1)
         next_item = smem.allocate_tensor(Int32, cute.make_layout(4), 16).iterator
 
@@ -87,14 +87,21 @@ class Forward:
             with cute.arch.elect_one():
                 initialise(barriers.table, barriers.pointers)
             cute.arch.mbarrier_init_fence()
-        cute.arch.sync_threads()
+        if cutlass.const_expr(rank is None):
+            cute.arch.sync_threads()
+        else:
+            # By both CTAs together, before either touches the other's.
+            if warp == tiles.threads // WARP - 4:
+                cute.arch.alloc_tmem(TMEM_COLUMNS, tmem_address, is_two_cta=True)
+            cute.arch.cluster_arrive()
+            cute.arch.cluster_wait()
         # Where items lie at any key, runs of FULL tiles end before the keys do.
         whole_tiles = grid.kv_tiles if cutlass.const_expr(self.signature.placed) else tma[1][1].shape[0] // tiles.kv_tile
         lists_read = lists.work, lists.spans, grid, whole_tiles, count, self.signature.plan.split
-        scheduler = Scheduler(tiles.scheduler, *lists_read, lists.counter, next_item, barriers)
+        scheduler = Scheduler(tiles.scheduler, tiles.ctas, *lists_read, lists.counter, next_item, barriers)
         operands = [Operand(*pair, shared) for pair, shared in zip(tma, (s_q, s_k, s_v, s_out))]
         ctx = Context(
-            self.signature, shapes, Packing(self.signature.plan.pack, grid.packed), barriers, scheduler, *operands, *results,
+            self.signature, rank, shapes, Packing(self.signature.plan.pack, grid.packed), barriers, scheduler, *operands, *results,
             lists.parts, statistics, tmem_address, scale, values
         )
         self.play(ctx, warp)
@@ -121,7 +128,7 @@ class Forward:
             if warp % 4 == 2:
                 Store(ctx).run()
             if cutlass.const_expr(tiles.scheduler != "static"):
-                if warp % 4 == 3:
+                if (warp % 4 == 3) & (ctx.part == 0):
                     ctx.scheduler.run()
 
 

@@ -1,4 +1,5 @@
-"""The load warp: TMA of the query tiles once a work item, and of K and V tiles in the order K V K V ... through one ring."""
+"""The load warp: TMA of the query tiles once a work item, and of K and V tiles in the order K V K V ... through one ring. Each CTA of
+a pair loads its query tiles and its half of K and V, and all announces itself in the first."""
 
 from __future__ import annotations
 
@@ -83,13 +84,13 @@ class Load(Fixed):
         ctx = self.ctx
         keys = cute.domain_offset((place.kv_begin, 0), self.head(ctx.k, item))
         rows = cute.local_tile(keys, (ctx.tiles.kv_tile, ctx.tiles.head_dim), (None, 0))
-        return tma_tiles(ctx.k, ctx.shapes.qk_mma().get_slice(0).partition_B(rows))
+        return tma_tiles(ctx.k, ctx.shapes.qk_mma().get_slice(ctx.part).partition_B(rows))
 
     def v_tiles(self, item: WorkItem, place: Place) -> tuple:
         ctx = self.ctx
         values = cute.domain_offset((0, place.kv_begin), self.head(ctx.v, item))
         rows = cute.local_tile(values, (ctx.tiles.head_dim_v, ctx.tiles.kv_tile), (0, None))
-        return tma_tiles(ctx.v, ctx.shapes.pv_mma().get_slice(0).partition_B(rows))
+        return tma_tiles(ctx.v, ctx.shapes.pv_mma().get_slice(ctx.part).partition_B(rows))
 
     def head(self, operand: Operand, item: WorkItem) -> cute.Tensor:
         """K or V of the item's head; a batch of one serves every batch."""

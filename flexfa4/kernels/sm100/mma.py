@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
-from cutlass.cute.nvgpu import tcgen05
 
 from ..barriers import Turn
 from ..carried import Fixed
@@ -28,8 +27,21 @@ class Mma(Fixed):
 
     @cute.jit
     def run(self):
+        """Of a pair, the first CTA issues the products of both."""
+        ctx, pair = self.ctx, self.ctx.rank is not None
+        if cutlass.const_expr(not pair):
+            cute.arch.alloc_tmem(TMEM_COLUMNS, ctx.tmem_address)
+            self.work()
+        elif ctx.rank == 0:
+            self.work()
+        cute.arch.relinquish_tmem_alloc_permit(is_two_cta=pair)
+        ctx.barriers.tmem_free.wait(0, 0)
+        address = cute.arch.retrieve_tmem_ptr(Float32, 16, ctx.tmem_address)
+        cute.arch.dealloc_tmem(address, TMEM_COLUMNS, is_two_cta=pair)
+
+    @cute.jit
+    def work(self):
         ctx, scheduler, barriers = self.ctx, self.ctx.scheduler, self.ctx.barriers
-        cute.arch.alloc_tmem(TMEM_COLUMNS, ctx.tmem_address)
         turn, q_parity, p_parity = Turn.first(ctx.tiles.kv_stages), Int32(0), Int32(0)
         at = scheduler.first()
         while scheduler.busy(at):
@@ -54,10 +66,6 @@ class Mma(Fixed):
                 barriers.kv_empty.commit(turn.index)
                 p_parity, turn = p_parity ^ 1, turn.next()
             at = scheduler.next(at)
-        cute.arch.relinquish_tmem_alloc_permit()
-        barriers.tmem_free.wait(0, 0)
-        address = cute.arch.retrieve_tmem_ptr(Float32, 16, ctx.tmem_address)
-        cute.arch.dealloc_tmem(address, TMEM_COLUMNS)
 
     @cute.jit
     def step(self, turn: Turn, p_parity: Int32, products: Int32) -> Turn:
@@ -82,8 +90,9 @@ class Mma(Fixed):
         k = SharedOperand.of(mma.make_fragment_B(self.ctx.k.smem)[None, None, None, stage])
         instruction = instruction_descriptor(shapes.dtype, shapes.qk_tile[:2], False)
         with cute.arch.elect_one():
-            multiply(i * self.ctx.tiles.kv_tile + shapes.columns["s0"].first, q, k, range(len(k.steps)), instruction, 0)
-            tcgen05.commit(self.ctx.barriers.s_full.pointer(i))
+            first = i * self.ctx.tiles.kv_tile + shapes.columns["s0"].first
+            multiply(first, q, k, range(len(k.steps)), instruction, 0, self.ctx.tiles.ctas)
+            self.ctx.barriers.s_full.commit_by_one(i)
 
     def multiply_pv(self, i: Int32, stage: Int32, parity: Int32, accumulate: Int32) -> None:
         """O of query tile i (+)= P V, V in `stage`: first the columns of P that p_ready announces, then those of p_full."""
@@ -95,8 +104,8 @@ class Mma(Fixed):
         early, steps = (tiles.early_p or tiles.kv_tile) // STEP, len(v.steps)
         barriers.p_ready.wait(i, parity)
         with cute.arch.elect_one():
-            multiply(o, p, v, range(early), instruction, accumulate)
+            multiply(o, p, v, range(early), instruction, accumulate, tiles.ctas)
         if tiles.early_p:
             barriers.p_full.wait(i, parity)
             with cute.arch.elect_one():
-                multiply(o, p, v, range(early, steps), instruction, 1)
+                multiply(o, p, v, range(early, steps), instruction, 1, tiles.ctas)

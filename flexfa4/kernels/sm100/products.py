@@ -43,9 +43,11 @@ class SharedOperand(Fixed):
         return SharedOperand(smem_descriptor_to_int(fragment.iterator), offsets)
 
 
-def multiply(result: Int32, a: SharedOperand | Int32, b: SharedOperand, steps: range, instruction: int, accumulate) -> None:
+def multiply(result: Int32, a: SharedOperand | Int32, b: SharedOperand, steps: range, instruction: int, accumulate,
+             ctas: int) -> None:
     """Issues result (+)= a b over some steps, by one thread. result: first column of tensor memory; a: an operand in shared
-    memory, or the first column of one in tensor memory. accumulate: of the first step, the others always do."""
+    memory, or the first column of one in tensor memory. accumulate: of the first step, the others always do. ctas: 2 for a
+    product of a pair, issued by its first CTA; the operands and the result of both lie alike."""
     shared = isinstance(a, SharedOperand)
     lines = [".reg .pred add;", ".reg .b64 a, b;", ".reg .b32 t, i;", f"mov.b32 i, {instruction};", "setp.ne.b32 add, $3, 0;"]
     before_a, before_b = ("$1", 0), ("$2", 0)
@@ -54,7 +56,7 @@ def multiply(result: Int32, a: SharedOperand | Int32, b: SharedOperand, steps: r
         at_a, at_b = a.steps[step] if shared else step * STEP_COLUMNS, b.steps[step]
         lines.append(f"add.s64 b, {before_b[0]}, {at_b - before_b[1]};")
         lines.append(f"add.{'s64 a' if shared else 's32 t'}, {before_a[0]}, {at_a - before_a[1]};")
-        lines.append(f"tcgen05.mma.cta_group::1.kind::f16 [$0], {'a' if shared else '[t]'}, b, i, {'add' if n == 0 else 1};")
+        lines.append(f"tcgen05.mma.cta_group::{ctas}.kind::f16 [$0], {'a' if shared else '[t]'}, b, i, {'add' if n == 0 else 1};")
         before_a, before_b = ("a" if shared else "t", at_a), ("b", at_b)
     operands = (Int32(result), a.descriptor if shared else a, b.descriptor, Int32(accumulate))
     llvm.inline_asm(

@@ -1,4 +1,5 @@
-"""Which work items a CTA takes, and which tiles of them. Every role finds the tiles by itself, from the same arguments.
+"""Which work items a CTA (or a pair of CTAs) takes, and which tiles of them. Every role finds the tiles by itself, from the same
+arguments.
 
 Static: every role counts CTAs. Otherwise the scheduler warp asks for the next item, from a counter in memory or from the hardware
 (cluster launch control: it hands over a CTA that has not been launched), and tells the roles its index through shared memory. It
@@ -20,6 +21,7 @@ from ..walk import Grid, WorkItem, next_index, start_walk, work_item
 from .barriers import Barriers
 
 ANSWER_BYTES = 16  # of cluster launch control
+INDEX_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,12 @@ class Position(Carried):
 
 @dataclass(frozen=True)
 class Scheduler(Fixed):
-    """Items are `count`, long ones first in a work list. kind: `Sm100Forward.scheduler`. Static: CTA c of n takes items c, c + n,
-    c + 2 n ...; otherwise c and what comes. counter: `arguments.Lists`'. word: int32 [4] in shared memory. whole_tiles: KV tiles
-    that have all their keys."""
+    """Items are `count`, long ones first in a work list. kind: `Sm100Forward.scheduler`; ctas: that take an item together.
+    Static: CTA (pair) c of n takes items c, c + n, c + 2 n ...; otherwise c and what comes. counter: `arguments.Lists`'. word: int32 [4]
+    in shared memory. whole_tiles: KV tiles that have all their keys."""
 
     kind: str
+    ctas: int
     work: cute.Tensor | None
     spans: tuple | None
     grid: Grid
@@ -48,7 +51,11 @@ class Scheduler(Fixed):
     barriers: Barriers
 
     def first(self) -> Position:
-        return Position(cute.arch.block_idx()[0], Int32(0))
+        return Position(cute.arch.block_idx()[0] // self.ctas, Int32(0))
+
+    def takers(self) -> Int32:
+        """CTAs or pairs that were launched."""
+        return cute.arch.grid_dim()[0] // self.ctas
 
     def busy(self, at: Position) -> Boolean:
         return Boolean(at.index < self.count)
@@ -56,7 +63,7 @@ class Scheduler(Fixed):
     def next(self, at: Position) -> Position:
         """By every role, once it has begun the item."""
         if self.kind == "static":
-            return replace(at, index=at.index + cute.arch.grid_dim()[0])
+            return replace(at, index=at.index + self.takers())
         self.barriers.work_full.wait(0, at.parity)
         index = cute.arch.make_warp_uniform(self.read())
         self.barriers.work_empty.arrive(0)
@@ -78,16 +85,30 @@ class Scheduler(Fixed):
         while self.busy(at):
             self.barriers.work_empty.wait(0, at.parity ^ 1)
             if cutlass.const_expr(self.kind == "counter"):
-                index = next_index(at.index, self.counter, self.count)
-                with cute.arch.elect_one():
-                    cute.make_tensor(self.word, cute.make_layout(1))[0] = index
-                self.barriers.work_full.arrive(0)
+                index = next_index(at.index, self.counter, self.count, self.takers())
+                self.tell(index)
                 at = Position(index, at.parity ^ 1)
             else:
                 self.barriers.work_full.expect(0, ANSWER_BYTES)
                 with cute.arch.elect_one():
                     cute.arch.issue_clc_query(self.barriers.work_full.pointer(0), self.word, multicast=False)
                 at = self.next(at)
+        if cutlass.const_expr(self.ctas > 1):
+            # The CTA must not end before the other one has told that it has read.
+            self.barriers.work_empty.wait(0, at.parity ^ 1)
+
+    def tell(self, index: Int32) -> None:
+        """The next index to the roles of this CTA, or of both."""
+        if self.ctas == 1:
+            with cute.arch.elect_one():
+                cute.make_tensor(self.word, cute.make_layout(1))[0] = index
+            self.barriers.work_full.arrive(0)
+            return
+        full = self.barriers.work_full.pointer(0)
+        with cute.arch.elect_one():
+            for rank in range(self.ctas):
+                cute.arch.mbarrier_arrive_and_expect_tx(full, INDEX_BYTES, rank)
+                cute.arch.store_async_dsmem(self.word, index, full, rank)
 
     def item(self, index: Int32) -> WorkItem:
         return work_item(index, self.work, self.grid)

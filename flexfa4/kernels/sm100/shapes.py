@@ -20,21 +20,23 @@ from ..carried import Fixed
 class Shapes(Fixed):
     def __init__(self, tiles: Sm100Forward, dtype: DType):
         self.tiles, self.dtype = tiles, ELEMENT[dtype]
-        self.qk_tile = (tiles.q_tile, tiles.kv_tile, tiles.head_dim)
-        self.pv_tile = (tiles.q_tile, tiles.head_dim_v, tiles.kv_tile)
+        self.group = tcgen05.CtaGroup.TWO if tiles.ctas == 2 else tcgen05.CtaGroup.ONE
+        # A product of a pair has the query tiles of both CTAs as its rows; each CTA holds its half of the columns of K and V.
+        self.qk_tile = (tiles.q_tile * tiles.ctas, tiles.kv_tile, tiles.head_dim)
+        self.pv_tile = (tiles.q_tile * tiles.ctas, tiles.head_dim_v, tiles.kv_tile)
         self.columns = {r.name: r for r in tiles.tmem}
 
     def qk_mma(self) -> cute.TiledMma:
         """S = Q K^T: both from shared memory, head dim contiguous."""
         k = OperandMajorMode.K
         return blackwell.make_trivial_tiled_mma(
-            self.dtype, self.dtype, k, k, Float32, tcgen05.CtaGroup.ONE, self.qk_tile[:2]
+            self.dtype, self.dtype, k, k, Float32, self.group, self.qk_tile[:2]
         )
 
     def pv_mma(self) -> cute.TiledMma:
         """O += P V: P from tensor memory, V with its head dim contiguous."""
         return blackwell.make_trivial_tiled_mma(
-            self.dtype, self.dtype, OperandMajorMode.K, OperandMajorMode.MN, Float32, tcgen05.CtaGroup.ONE,
+            self.dtype, self.dtype, OperandMajorMode.K, OperandMajorMode.MN, Float32, self.group,
             self.pv_tile[:2], tcgen05.OperandSource.TMEM,
         )
 
@@ -59,13 +61,13 @@ class Shapes(Fixed):
 
     def _staged(self, layout):
         outer = layout.outer
-        stage = self.tiles.kv_tile * max(self.tiles.head_dim, self.tiles.head_dim_v)
+        stage = self.tiles.kv_tile * max(self.tiles.head_dim, self.tiles.head_dim_v) // self.tiles.ctas
         staged = cute.make_layout(outer.shape, stride=(*outer.stride[:-1], stage))
         return cute.make_composed_layout(layout.inner, 0, staged)
 
     @property
     def q_bytes(self) -> int:
-        """Of one query tile, as TMA counts them."""
+        """Of one query tile of each CTA, as TMA counts them."""
         return self._bytes(self.q_layout())
 
     @property
@@ -77,7 +79,7 @@ class Shapes(Fixed):
         return self._bytes(self.v_layout())
 
     def _bytes(self, layout) -> int:
-        return cute.size_in_bytes(self.dtype, stage_of(layout))
+        return cute.size_in_bytes(self.dtype, stage_of(layout)) * self.tiles.ctas
 
     def s(self, q_tile):
         """S of one query tile in tensor memory: (rows, columns), float32."""
