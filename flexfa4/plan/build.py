@@ -1,7 +1,7 @@
 """From what is asked to a Plan: pad head dims, choose stages that fit, pack heads where it saves work."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 
@@ -13,9 +13,12 @@ from .budget import BudgetError
 from .forward import Sm90Forward, Sm100Forward, TiledForward
 from .plan import PACKS, Plan, heads_a_thread
 from .ranges import WIDE, Assumptions
+from .roofline import held_by_shared_memory
 
 # K and V of the step in work and of the next: more only hides jitter. Of few rows there is little work to hide the loads behind.
 MOST_STAGES = {False: 4, True: 6}
+# A pair holds half a tile in a stage.
+PAIR_STAGES = (6, 4)
 
 
 def pad(head_dim: int) -> int:
@@ -36,6 +39,28 @@ def sm100_tiles(head_dim: int, head_dim_v: int, short: bool = False) -> Sm100For
                 except BudgetError as error:
                     last = error
     raise last
+
+
+def sm100_pair(head_dim: int, head_dim_v: int) -> Sm100Forward:
+    """The tiles of a pair of CTAs, each as `sm100_tiles` has one alone. Raises BudgetError where no pair fits."""
+    alone, (most, least) = sm100_tiles(head_dim, head_dim_v), PAIR_STAGES
+    for over_q in (False, True):
+        for stages in range(most, least - 1, -1):
+            try:
+                return replace(alone, ctas=2, kv_stages=stages, out_over_q=over_q)
+            except BudgetError as error:
+                last = error
+    raise last
+
+
+@lru_cache(maxsize=256)
+def pair_pays(head_dim: int, head_dim_v: int) -> bool:
+    """Whether calls of many rows take pairs of CTAs."""
+    try:
+        sm100_pair(head_dim, head_dim_v)
+    except BudgetError:
+        return False
+    return held_by_shared_memory(sm100_tiles(head_dim, head_dim_v))
 
 
 def software_exp(head_dim: int) -> int:
@@ -65,16 +90,20 @@ def sm90_tiles(head_dim: int, head_dim_v: int, short: bool = False) -> Sm90Forwa
 _TILES = {"sm100": sm100_tiles, "sm90": sm90_tiles}
 # Rows up to which the short tiles take a call: one work tile of each.
 _SHORT_ROWS = {"sm100": 128, "sm90": 64}
+# Work tiles of one CTA from which on an odd number of them is paired too: a CTA in 33 at most has no rows.
+LONG_ROWS = 32
 # What a work item costs beside its rows, in rows: its keys and values come from memory.
 _ITEM_ROWS = 64
 
 
 @dataclass(frozen=True)
 class RowLayout:
-    """How query rows are laid out in work tiles. pack: `Plan.pack`; short: one small work tile holds the rows of a head."""
+    """How query rows are laid out in work tiles. pack: `Plan.pack`; short: one small work tile holds the rows of a head; pair: two
+    CTAs work on a tile."""
 
     pack: int = 1
     short: bool = False
+    pair: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,7 +126,8 @@ class Heads:
 def row_layout(arch: str, head_dim: int, head_dim_v: int, heads: Heads, q_len: int) -> RowLayout:
     """Heads share query tiles where that makes fewer rows: short queries fill a tile together. Under a mask also where it makes
     as many, because a tile then spans fewer queries, and fewer keys; not with a score graph, which costs more where the rows of a
-    thread are neighbours (a bias of the distance reads half as much again on sm90). BudgetError as `plan_forward`."""
+    thread are neighbours (a bias of the distance reads half as much again on sm90). Pairs of CTAs: see `_paired`. BudgetError as
+    `plan_forward`."""
     short_rows = _SHORT_ROWS[arch]
 
     def cost(places: int, tiles_of_rows: int) -> tuple[int, bool]:
@@ -111,8 +141,19 @@ def row_layout(arch: str, head_dim: int, head_dim_v: int, heads: Heads, q_len: i
         packed, packed_short = cost(pack, -(-heads.group // pack))
         # Less than an eighth of the rows is not worth another kernel.
         if packed <= plain and heads.masked and not heads.scored or 8 * packed <= 7 * plain:
-            return RowLayout(pack, packed_short)
-    return RowLayout(1, short)
+            return RowLayout(pack, packed_short, _paired(arch, head_dim, head_dim_v, heads, q_len * pack))
+    return RowLayout(1, short, _paired(arch, head_dim, head_dim_v, heads, q_len))
+
+
+def _paired(arch: str, head_dim: int, head_dim_v: int, heads: Heads, rows: int) -> bool:
+    """Pairs where shared memory would hold a CTA up, and where their tiles of twice the rows are no waste: not under a mask, of
+    which two CTAs would walk all that either sees, nor where few rows end in a half-empty pair; and not with a score graph, which
+    makes the softmax the longest part."""
+    if arch != "sm100" or heads.masked or heads.scored or not pair_pays(head_dim, head_dim_v):
+        return False
+    alone = sm100_tiles(head_dim, head_dim_v).rows
+    singles = -(-rows // alone)
+    return singles % 2 == 0 or singles >= LONG_ROWS
 
 
 def _places(arch: str, heads: Heads) -> int:
@@ -130,7 +171,12 @@ def plan_forward(arch: str, dtype: DType, head_dim: int, head_dim_v: int, graphs
     """The Plan of a forward call: `graphs` are its hooks (a score, mask or out graph each), `layout` that of its rows, `lengths`
     (q, kv) and `literals` the values of a call, which choose between narrow and wide integers, and are not kept. Raises
     BudgetError where no kernel fits."""
-    tiles = TiledForward() if arch == "tiled" else _TILES[arch](head_dim, head_dim_v, layout.short)
+    if arch == "tiled":
+        tiles = TiledForward()
+    elif layout.pair:
+        tiles = sm100_pair(head_dim, head_dim_v)
+    else:
+        tiles = _TILES[arch](head_dim, head_dim_v, layout.short)
     texts = {g.kind: show(simplify(g)) for g in graphs}
     narrow = Assumptions()
     assume = narrow if narrow.holds(lengths, literals) else WIDE

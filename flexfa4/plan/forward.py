@@ -35,6 +35,7 @@ class Sm100Forward:
     """FlashAttention-4's forward: two query tiles of 128 rows ping-pong, S and O in tensor memory, P over S.
 
     kv_stages: stages of the ring that K and V tiles share. early_p: columns of P after which the product with V starts (0: all).
+    ctas: 2 for a pair of CTAs, each with its query tiles and half of K and V, whose products are one.
     software_exp: of 16 exponentials, how many go to the polynomial of `exp_degree` on the FMA units. rescale_tau: how far the row
     maximum may move (in log2) before O is rescaled. scheduler: "static" (each CTA walks its own list), "counter" (CTAs draw from
     one in memory), or "clc" (cluster launch control: launched with a CTA a work item). registers: (softmax, correction, the other
@@ -70,6 +71,10 @@ class Sm100Forward:
         require(self.rescale_tau >= 0, f"rescale_tau={self.rescale_tau}: not negative")
         require(self.scheduler in ("static", "counter", "clc"), f"scheduler={self.scheduler!r}: static, counter or clc")
         require(self.ctas == 1 or self.scheduler != "clc", "scheduler='clc': the hardware hands over single CTAs, not pairs")
+        require(
+            self.ctas == 1 or self.head_dim_v % 32 == 0 and self.kv_tile % 32 == 0,
+            f"head_dim_v={self.head_dim_v}, kv_tile={self.kv_tile}: a product of a pair has columns in steps of 32",
+        )
         require(
             self.kv_tile + SPARE_REGISTERS <= self.registers[0],
             f"a softmax thread holds a row of {self.kv_tile} scores and needs {SPARE_REGISTERS} registers more: "
