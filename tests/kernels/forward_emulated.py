@@ -85,7 +85,7 @@ def lists_of(case: Case, plan, q, k) -> Lists:
     made = mask.work_spans if plan.places_work else mask.spans
     spans = made(plan.q_tile, plan.tiles.kv_tile)
     placed, schedule = isinstance(spans, WorkSpans), None
-    assert not case.by_document or not plan.places_work or placed and spans.by_document, f"{case.name}: {spans}"
+    assert PAIRS or not case.by_document or not plan.places_work or placed and spans.by_document, f"{case.name}: {spans}"
     if case.ordered or case.split_over or placed:
         schedule = make_schedule(work_of(spans, heads), case.split_over or 2, 1, split=case.split_over > 0)
     lists = make_lists(spans, schedule)
@@ -444,6 +444,38 @@ CASES += [
         ("the output over the queries", (600, 300), (1, 1), 2, dict(dims=(192, 128))),
     )
 ]
+
+
+def of_pairs() -> list[Case]:
+    """Rows around the edges of what a pair and each of its CTAs hold, and several work items a pair."""
+    edges = (1, 127, 129, 255, 257, 384, 511, 512, 513, 640, 769, 1025)
+    masks = (None, mods.causal_mask, mods.sliding_window(100), at_some, upper_half)
+    cases = [
+        Case(f"pairs, {dims[0]}, {q_len} x {kv_len}", (q_len, kv_len), (2, 1 + i % 2), dims, mask_mod=masks[i % len(masks)],
+             workers=1 + i % 2, scheduler=("static", "counter")[i % 2], runs=4)
+        for dims in ((128, 128), (192, 128))
+        for i, (q_len, kv_len) in enumerate(zip(edges, (128, 500, 1, 257, 64, 385, 512, 127, 900, 129, 300, 640)))
+    ]
+    return cases + [
+        Case("pairs, scores that rise", (700, 700), (1, 1), score_mod=rising, mask_mod=mods.causal_mask, runs=6),
+        Case("pairs, a query and a key a head", (600, 500), (4, 2), score_mod=by_distance(4, 600), out_mod=gated, workers=2, runs=6),
+        Case("pairs, no keys at all", (1200, 200), (2, 2), mask_mod=nothing, workers=2, scheduler="counter", runs=6),
+        Case("pairs, some without keys", (2100, 300), (2, 2), (192, 128), mask_mod=upper_half, workers=2, runs=9),
+        Case("pairs, in order", (2100, 2100), (2, 1), mask_mod=mods.sliding_window(300), ordered=True, workers=3, runs=6),
+        Case("split, pairs", (700, 1500), (1, 1), mask_mod=mods.causal_bottom_right(700, 1500), out_mod=gated, split_over=9, runs=6),
+        Case("pairs, documents", heads=(2, 1), **documents(530, 1, 655, 128, 129, more=mods.causal_mask), workers=3, runs=6),
+        Case("pairs, documents, D=192", heads=(2, 1), dims=(192, 128), **documents(*UNEVEN, 700), workers=2, runs=6),
+        Case("pairs, packed", (150, 300), (8, 1), mask_mod=mods.causal_bottom_right(150, 300), workers=2, pack=8, runs=6),
+        Case("pairs, D=256", (700, 300), (2, 1), (256, 256), mask_mod=mods.causal_mask, scheduler="counter", workers=2, runs=6),
+        Case("pairs, D=192", (700, 300), (2, 1), (192, 192), mask_mod=mods.causal_mask, runs=6),
+        Case("pairs, D=224", (500, 200), (1, 1), (224, 224), runs=6),
+        Case("pairs, D=128, 256", (500, 200), (1, 1), (128, 256), runs=6),
+        Case("pairs, D=256, 128", (500, 200), (1, 1), (256, 128), dtype=torch.float16, runs=6),
+    ]
+
+
+if PAIRS:
+    CASES += of_pairs()
 
 
 def chosen(words: list[str]) -> list[Case]:
