@@ -13,10 +13,12 @@ import torch
 from ..errors import LookupOutOfRange, TraceError, UnsupportedError
 from ..facts.simplify import simplify
 from ..interpret.poison import evaluate_checked, lookup_error
-from ..ir import Op
+from ..ir import DType, Op
 from ..ir.bound import BoundGraph
 from ..ir.text import show
+from ..plan import Heads, plan_forward, row_layout, unpaired
 from ..plan.hoist import hoist
+from ..plan.roofline import TENSOR_CORE, clocks, shared_memory
 from ..schedule import CostModel, Work, lower_bound, make_schedule, makespan, natural_order, section_kv_heads
 from ..sparsity import BlockMask, Kind, Spans, create_block_mask
 from ..sparsity.draw import picture as tile_map
@@ -27,6 +29,7 @@ from . import target, words
 MAP_COLUMNS = 64  # tiles across the text map; its tiles are twice as high as wide, as characters are
 TILE = 128
 WORKERS = {"sm100": 148, "sm90": 132}  # SMs of a B200 and of an H100
+PAIRED_DIMS = ((128, 128), (192, 128), (256, 256))  # where pairs of CTAs pay
 SIGNS = {Kind.EMPTY: ".", Kind.PARTIAL: "+", Kind.FULL: "#"}
 
 
@@ -53,6 +56,7 @@ def report(where: str, kind: str | None, q_len: int, kv_len: int, picture: Path 
         of = f" of {' and '.join(seen)} alone" if seen else ""
         with _lengths_told(q_len, kv_len):
             parts += [_section(f"Tiles{of}", tiles(mask)), _section(f"Schedule{of}", _schedule(mask))]
+    parts.append(_section(f"Kernel on sm100, {q_len:,} queries", _blackwell(small, q_len)))
     if picture is not None:
         with _lengths_told(q_len, kv_len):
             parts.append(f"Drawn: {_draw(bound, mod, name, (q_len, kv_len), picture)}")
@@ -67,6 +71,21 @@ def _lengths_told(q_len: int, kv_len: int) -> Iterator[None]:
     except LookupOutOfRange as error:
         raise target.TargetError(f"{error}. This is with {q_len:,} queries and {kv_len:,} keys: --q-len and --kv-len give other "
                                  "lengths") from error
+
+
+def _blackwell(bound: BoundGraph, q_len: int) -> str:
+    """How many CTAs work on a tile of rows, and why, with this graph alone."""
+    heads, lines = Heads.of(1, (bound.graph,)), []
+    for dims in PAIRED_DIMS:
+        plan = plan_forward("sm100", DType.BF16, *dims, (bound.graph,), row_layout("sm100", *dims, heads, q_len))
+        why = unpaired("sm100", *dims, heads, q_len)
+        found = clocks(plan.tiles)
+        of = "two CTAs" if plan.ctas == 2 else f"one CTA: {why}"
+        lines.append(
+            f"D={dims[0]}, {dims[1]}: {plan.tiles.rows} query rows a work tile of {of}; clocks a CTA and key tile: "
+            f"tensor core {found[TENSOR_CORE]}, shared memory {shared_memory(found)}"
+        )
+    return "\n".join(lines)
 
 
 def _section(title: str, body: str) -> str:

@@ -126,8 +126,8 @@ class Heads:
 def row_layout(arch: str, head_dim: int, head_dim_v: int, heads: Heads, q_len: int) -> RowLayout:
     """Heads share query tiles where that makes fewer rows: short queries fill a tile together. Under a mask also where it makes
     as many, because a tile then spans fewer queries, and fewer keys; not with a score graph, which costs more where the rows of a
-    thread are neighbours (a bias of the distance reads half as much again on sm90). Pairs of CTAs: see `_paired`. BudgetError as
-    `plan_forward`."""
+    thread are neighbours (a bias of the distance reads half as much again on sm90). Pairs of CTAs: see `_unpaired`. BudgetError
+    as `plan_forward`."""
     short_rows = _SHORT_ROWS[arch]
 
     def cost(places: int, tiles_of_rows: int) -> tuple[int, bool]:
@@ -141,19 +141,31 @@ def row_layout(arch: str, head_dim: int, head_dim_v: int, heads: Heads, q_len: i
         packed, packed_short = cost(pack, -(-heads.group // pack))
         # Less than an eighth of the rows is not worth another kernel.
         if packed <= plain and heads.masked and not heads.scored or 8 * packed <= 7 * plain:
-            return RowLayout(pack, packed_short, _paired(arch, head_dim, head_dim_v, heads, q_len * pack))
-    return RowLayout(1, short, _paired(arch, head_dim, head_dim_v, heads, q_len))
+            return RowLayout(pack, packed_short, not _unpaired(arch, (head_dim, head_dim_v), heads, q_len * pack))
+    return RowLayout(1, short, not _unpaired(arch, (head_dim, head_dim_v), heads, q_len))
 
 
-def _paired(arch: str, head_dim: int, head_dim_v: int, heads: Heads, rows: int) -> bool:
-    """Pairs where shared memory would hold a CTA up, and where their tiles of twice the rows are no waste: not under a mask, of
-    which two CTAs would walk all that either sees, nor where few rows end in a half-empty pair; and not with a score graph, which
-    makes the softmax the longest part."""
-    if arch != "sm100" or heads.masked or heads.scored or not pair_pays(head_dim, head_dim_v):
-        return False
-    alone = sm100_tiles(head_dim, head_dim_v).rows
-    singles = -(-rows // alone)
-    return singles % 2 == 0 or singles >= LONG_ROWS
+def _unpaired(arch: str, dims: tuple[int, int], heads: Heads, rows: int) -> str:
+    """Why no pair of CTAs works on a tile of `rows`; empty where one does: where shared memory would hold a CTA up by itself, and
+    nothing is wasted."""
+    if arch != "sm100":
+        return f"{arch} has no products of two CTAs"
+    if not pair_pays(*dims):
+        return f"at head dims {dims} K and V in shared memory are not what a CTA waits for"
+    if heads.masked:
+        return "under a mask each of two CTAs would walk what either sees"
+    if heads.scored:
+        return "with a score graph the softmax takes longest"
+    singles = -(-rows // sm100_tiles(*dims).rows)
+    if singles % 2 and singles < LONG_ROWS:
+        return f"{singles} tiles of rows would leave half a pair without any"
+    return ""
+
+
+def unpaired(arch: str, head_dim: int, head_dim_v: int, heads: Heads, q_len: int) -> str:
+    """Why `row_layout` gives each CTA its own work tile, in words; empty where two work on one."""
+    layout = row_layout(arch, head_dim, head_dim_v, heads, q_len)
+    return _unpaired(arch, (head_dim, head_dim_v), heads, q_len * layout.pack)
 
 
 def _places(arch: str, heads: Heads) -> int:

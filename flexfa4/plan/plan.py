@@ -78,6 +78,11 @@ class Plan:
         return self.tiles.rows // self.pack
 
     @property
+    def ctas(self) -> int:
+        """How many CTAs work on a work tile together."""
+        return self.tiles.ctas if isinstance(self.tiles, Sm100Forward) else 1
+
+    @property
     def hooks(self) -> tuple[str, ...]:
         return tuple(name for name in ("score", "mask", "out") if getattr(self, name))
 
@@ -95,7 +100,7 @@ class Plan:
         """Plan, maps and budgets in words."""
         lines = [
             f"{self.arch} forward, {self.dtype!r}, hooks: {', '.join(self.hooks) or 'none'}, "
-            f"{self.tiles.rows} query rows a work tile, "
+            f"{self.tiles.rows} query rows a work tile{' of two CTAs' if self.ctas == 2 else ''}, "
             + ("a head each" if self.pack == 1 else f"places for {self.pack} heads, {self.q_tile} queries"),
             f"{self.tiles}",
         ]

@@ -8,6 +8,7 @@ from .forward import HALF_BYTES, Sm100Forward
 TENSOR_OPERATIONS = 8192
 SPECIAL_FUNCTIONS = 16
 SHARED_BYTES = 128
+TENSOR_CORE = "tensor core, both products"
 
 
 def clocks(tiles: Sm100Forward) -> dict[str, int]:
@@ -19,7 +20,7 @@ def clocks(tiles: Sm100Forward) -> dict[str, int]:
     special = rows * (keys * (16 - tiles.software_exp) // 16 + 1)
     operands = rows * tiles.head_dim + tiles.q_tiles * own_keys * both_dims
     return {
-        "tensor core, both products": 2 * rows * keys * both_dims // TENSOR_OPERATIONS,
+        TENSOR_CORE: 2 * rows * keys * both_dims // TENSOR_OPERATIONS,
         "special functions": special // SPECIAL_FUNCTIONS,
         "shared memory, operands of the products": operands * HALF_BYTES // SHARED_BYTES,
         "shared memory, TMA of K and V": own_keys * both_dims * HALF_BYTES // SHARED_BYTES,

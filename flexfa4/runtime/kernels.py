@@ -88,8 +88,8 @@ def load_count() -> int:
 
 @dataclass(frozen=True)
 class Crew:
-    """Who does the work of a launch. workers: CTAs; counter: int32 [1], zero, from which they draw it, or None: CTA i takes
-    every workers-th item. argument: turns a tensor into what the compiled function takes (an emulated device wraps them), None
+    """Who does the work of a launch. workers: CTAs, or pairs of them where the plan has such; counter: int32 [1], zero, from which
+    they draw it, or None: worker i takes every workers-th item. argument: turns a tensor into what the compiled function takes (an emulated device wraps them), None
     where it takes tensors."""
 
     workers: int
@@ -98,15 +98,15 @@ class Crew:
 
 
 def crew_of(plan: Plan, device: torch.device, items: int) -> Crew:
-    """As many CTAs as run at once, drawing from the counter of the current stream; a CTA a work item where the plan leaves it to
-    the hardware who takes them."""
+    """As many CTAs (pairs) as run at once, drawing from the counter of the current stream; a CTA a work item where the plan
+    leaves it to the hardware who takes them."""
     workers, counted = workers_for(plan, device, items)
     return Crew(workers, counter_of(device) if counted else None)
 
 
 def workers_for(plan: Plan, device: torch.device, items: int) -> tuple[int, bool]:
-    """(CTAs of a launch, whether they draw their work from a counter)."""
-    return (items, False) if _by_hardware(plan) else (min(items, workers_of(device)), True)
+    """(CTAs or pairs of a launch, whether they draw their work from a counter)."""
+    return (items, False) if _by_hardware(plan) else (min(items, workers_of(device) // plan.ctas), True)
 
 
 def _by_hardware(plan: Plan) -> bool:

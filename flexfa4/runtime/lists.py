@@ -43,13 +43,13 @@ _made: "weakref.WeakKeyDictionary[Spans | WorkSpans, dict[tuple, Lists]]" = weak
 def lists_of(spans: Spans | WorkSpans, plan: Plan, query: Tensor, key: Tensor) -> Lists:
     """The lists of a call whose mask has these spans (on the CPU, at the plan's tiles), on the query's device. Made once for
     each batch and head count, and kept as long as the spans."""
-    call = heads_of(plan, query, key)
+    call = *heads_of(plan, query, key), workers_of(query.device) // plan.ctas
     kept = _made.setdefault(spans, {})
     found = kept.get((call, query.device))
     if found is None:
         per_section = section_kv_heads(key.shape[2], key.shape[3], plan.tiles.head_dim_v, key.element_size(), L2_BYTES[plan.arch])
-        work = work_of(spans, call)
-        made = make_schedule(work, workers_of(query.device), per_section)
+        work = work_of(spans, call[:3])
+        made = make_schedule(work, call[3], per_section)
         with capture.beside(query.device):
             found = kept[call, query.device] = make_lists(spans, made, query.device)
     return found
@@ -104,7 +104,7 @@ def work_of(spans: Spans | WorkSpans, heads: tuple[int, int, int]) -> Work:
 def dense_lists(plan: Plan, query: Tensor, key: Tensor) -> Lists:
     """The lists of a call without a mask: rows in natural order, unless they are too few for the device and are split."""
     rows, heads = -(-query.shape[2] // plan.q_tile), heads_of(plan, query, key)
-    workers = workers_of(query.device)
+    workers = workers_of(query.device) // plan.ctas
     if rows * heads[0] * heads[1] >= 2 * workers:
         return NO_MASK
     kv_tiles = -(-key.shape[2] // plan.tiles.kv_tile)

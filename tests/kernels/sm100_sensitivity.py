@@ -1,6 +1,6 @@
 """Deletes synchronisation statements of the Blackwell forward one at a time and looks whether the emulator sees it; run by
-test_sm100_sensitivity.py in a process of its own. Arguments: the scheduler, the head dims of K and V, "bias" for a bias of the
-distance, which is read from a table. Prints one JSON list, a row a statement."""
+test_sm100_sensitivity.py in a process of its own. Arguments: the scheduler, the head dims of K and V, CTAs that work together,
+"bias" for a bias of the distance, which is read from a table. Prints one JSON list, a row a statement."""
 import json
 import sys
 import warnings
@@ -9,7 +9,8 @@ from pathlib import Path
 
 warnings.simplefilter("ignore")
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
-SCHEDULER, DIMS, BIASED = sys.argv[1], tuple(map(int, sys.argv[2:4])), sys.argv[4:] == ["bias"]
+(SCHEDULER, *words), BIASED = sys.argv[1:5], sys.argv[5:] == ["bias"]
+*DIMS, CTAS = map(int, words)
 sys.argv = sys.argv[:1]  # the DSL parses the options of the process
 import conftest  # noqa: E402, F401
 from flexfa4 import emulator  # noqa: E402
@@ -19,6 +20,7 @@ import torch  # noqa: E402
 
 from flexfa4 import create_block_mask, mods  # noqa: E402
 from flexfa4.emulator import sensitivity  # noqa: E402
+from flexfa4.plan.build import sm100_pair  # noqa: E402
 from flexfa4.runtime import engine, kernels  # noqa: E402
 from flexfa4.runtime.lists import make_lists  # noqa: E402
 from flexfa4.trace import bind  # noqa: E402
@@ -26,13 +28,13 @@ from flexfa4.trace import bind  # noqa: E402
 torch.set_num_threads(1)
 SCHEDULES = [(0, "late"), (1, "random"), (2, "late"), (5, "late"), (3, "late"), (8, "random")]
 # (query length, key length, heads, scores that grow from key to key, so that O is rescaled)
-LAUNCHES = [(512, 500, 3, False), (512, 500, 3, True), (512, 300, 3, False)]
+LAUNCHES = [(512 * CTAS, 500, 3, False), (512 * CTAS, 500, 3, True), (512 * CTAS, 300, 3, False)]
 # With the output over the queries: work items without tiles, also one after the other.
-LAUNCHES += [(1100, 300, 2, False)] if DIMS == (192, 128) else []
+LAUNCHES += [(1100 * CTAS, 300, 2, False)] if DIMS == [192, 128] else []
 
 
 def record(q_len: int, kv_len: int, heads: int, grows: bool):
-    """One causal launch on two CTAs, so that each walks several work items."""
+    """One causal launch on two CTAs, or pairs, so that each walks several work items."""
     g = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(1, heads, n, d, generator=g).bfloat16()
                for n, d in ((q_len, DIMS[0]), (kv_len, DIMS[0]), (kv_len, DIMS[1])))
@@ -42,9 +44,10 @@ def record(q_len: int, kv_len: int, heads: int, grows: bool):
     bias = mods.learned_relative_bias(torch.randn(heads, 2 * 200 + 1, generator=g))
     bounds, scale = [bind(bias, "score") if BIASED else None, bind(mask, "mask"), None], DIMS[0]**-0.5
     plan = engine.choose("sm100", q, k, v, scale, bounds).plan
-    plan = replace(plan, tiles=replace(plan.tiles, scheduler=SCHEDULER))
+    tiles = plan.tiles if CTAS == 1 else sm100_pair(*DIMS)
+    plan = replace(plan, tiles=replace(tiles, scheduler=SCHEDULER))
     spans = create_block_mask(mask, 1, heads, q_len, kv_len).spans(plan.q_tile, plan.tiles.kv_tile)
-    with emulator.device("sm_100a", sms=2, completion="immediate") as dev:
+    with emulator.device("sm_100a", sms=2 * CTAS, completion="immediate") as dev:
         dev.recorded = []
         lists = make_lists(spans, None)
         counter = torch.zeros(1, dtype=torch.int32) if SCHEDULER == "counter" else None

@@ -15,11 +15,12 @@ pytestmark = [
 ]
 
 
-SLOW = [("counter", 192, 128), ("clc", 192, 128), ("static", 64, 64), ("static", 256, 256), ("static", 128, 128, "bias")]
+SLOW = [("counter", 192, 128, 1), ("clc", 192, 128, 1), ("static", 64, 64, 1), ("static", 256, 256, 1)]
+SLOW += [("static", 128, 128, 1, "bias"), ("static", 128, 128, 2), ("counter", 192, 128, 2), ("static", 256, 256, 2)]
 
 
 @pytest.mark.parametrize("kernel", [
-    ("static", 128, 128), ("counter", 128, 128), ("clc", 128, 128), ("static", 192, 128),
+    ("static", 128, 128, 1), ("counter", 128, 128, 1), ("clc", 128, 128, 1), ("static", 192, 128, 1), ("counter", 128, 128, 2),
     *(pytest.param(kernel, marks=pytest.mark.slow) for kernel in SLOW),
 ], ids=lambda kernel: " ".join(map(str, kernel)))  # fmt: skip
 def test_every_deletion_is_seen(kernel):
