@@ -1,5 +1,5 @@
 """Every decision that shapes machine code, as frozen values that refuse to be wrong. Imports neither torch nor cutlass itself."""
-from .barriers import Barrier, Reach, Role, Signal, show_table
+from .barriers import Barrier, Reach, Role, Signal, show_reach, show_table
 from .budget import BudgetError
 from .build import Heads, RowLayout, plan_forward, row_layout, unpaired
 from .forward import Sm90Forward, Sm100Forward, TiledForward
@@ -10,6 +10,6 @@ from .signature import TMA_BYTES, Signature
 
 __all__ = [
     "Assumptions", "Barrier", "BudgetError", "Heads", "hoist", "Hoisted", "integer_ranges", "Level", "Plan", "plan_forward",
-    "Reach", "Role", "row_layout", "RowLayout", "show_table", "Signal", "Signature", "Sm100Forward", "Sm90Forward", "TiledForward",
-    "TMA_BYTES", "unpaired", "WIDE",
+    "Reach", "Role", "row_layout", "RowLayout", "show_reach", "show_table", "Signal", "Signature", "Sm100Forward",
+    "Sm90Forward", "TiledForward", "TMA_BYTES", "unpaired", "WIDE",
 ]

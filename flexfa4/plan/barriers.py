@@ -86,6 +86,13 @@ def show_table(barriers: Iterable[Barrier]) -> str:
     return "\n".join(lines)
 
 
+def show_reach(barriers: Iterable[Barrier]) -> str:
+    """In Markdown: which of them reach the other CTA of a pair, and the arrivals that make them."""
+    lines = ["| barrier | of the CTA | arrivals |", "|---|---|---|"]
+    reaching = (b for b in barriers if b.reach is not Reach.OWN)
+    return "\n".join([*lines, *(f"| `{b.name}` | {b.reach.value} | {b.arrivals} ({b.signal.value}) |" for b in reaching)])
+
+
 def sm100_forward_barriers(
     q_tiles: int, kv_stages: int, early_p: bool, out_over_q: bool, scheduler: str, ctas: int = 1
 ) -> tuple[Barrier, ...]:

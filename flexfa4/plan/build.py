@@ -98,8 +98,8 @@ _ITEM_ROWS = 64
 
 @dataclass(frozen=True)
 class RowLayout:
-    """How query rows are laid out in work tiles. pack: `Plan.pack`; short: one small work tile holds the rows of a head; pair: two
-    CTAs work on a tile."""
+    """How query rows are laid out in work tiles. pack: `Plan.pack`; short: one small work tile holds the rows of a head; pair:
+    two CTAs work on a tile."""
 
     pack: int = 1
     short: bool = False

@@ -88,9 +88,9 @@ def load_count() -> int:
 
 @dataclass(frozen=True)
 class Crew:
-    """Who does the work of a launch. workers: CTAs, or pairs of them where the plan has such; counter: int32 [1], zero, from which
-    they draw it, or None: worker i takes every workers-th item. argument: turns a tensor into what the compiled function takes (an emulated device wraps them), None
-    where it takes tensors."""
+    """Who does the work of a launch. workers: CTAs, or pairs of them where the plan has such; counter: int32 [1], zero, from
+    which they draw it, or None: worker i takes every workers-th item. argument: turns a tensor into what the compiled function
+    takes (an emulated device wraps them), None where it takes tensors."""
 
     workers: int
     counter: Tensor | None = None

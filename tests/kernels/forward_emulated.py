@@ -1,7 +1,7 @@
 """A forward kernel in the emulator against dense float64 attention; run by the tests beside it, in processes of its own.
 
-Arguments: the architecture (sm90, sm100, or sm100-pairs for pairs of CTAs, whatever the plan would choose), then names of cases, or
-i/n for a share of them.
+Arguments: the architecture (sm90, sm100, or sm100-pairs for pairs of CTAs, whatever the plan would choose), then names of cases,
+or i/n for a share of them.
 Prints one JSON list, a row for each run: what it was, the largest errors, and the findings of the emulator."""
 import json
 import sys
@@ -458,11 +458,12 @@ def of_pairs() -> list[Case]:
     ]
     return cases + [
         Case("pairs, scores that rise", (700, 700), (1, 1), score_mod=rising, mask_mod=mods.causal_mask, runs=6),
-        Case("pairs, a query and a key a head", (600, 500), (4, 2), score_mod=by_distance(4, 600), out_mod=gated, workers=2, runs=6),
+        Case("pairs, graphs", (600, 500), (4, 2), score_mod=by_distance(4, 600), out_mod=gated, workers=2, runs=6),
         Case("pairs, no keys at all", (1200, 200), (2, 2), mask_mod=nothing, workers=2, scheduler="counter", runs=6),
         Case("pairs, some without keys", (2100, 300), (2, 2), (192, 128), mask_mod=upper_half, workers=2, runs=9),
         Case("pairs, in order", (2100, 2100), (2, 1), mask_mod=mods.sliding_window(300), ordered=True, workers=3, runs=6),
-        Case("split, pairs", (700, 1500), (1, 1), mask_mod=mods.causal_bottom_right(700, 1500), out_mod=gated, split_over=9, runs=6),
+        Case("split, pairs", (700, 1500), (1, 1), mask_mod=mods.causal_bottom_right(700, 1500), out_mod=gated, split_over=9,
+             runs=6),
         Case("pairs, documents", heads=(2, 1), **documents(530, 1, 655, 128, 129, more=mods.causal_mask), workers=3, runs=6),
         Case("pairs, documents, D=192", heads=(2, 1), dims=(192, 128), **documents(*UNEVEN, 700), workers=2, runs=6),
         Case("pairs, packed", (150, 300), (8, 1), mask_mod=mods.causal_bottom_right(150, 300), workers=2, pack=8, runs=6),

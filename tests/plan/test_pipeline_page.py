@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from flexfa4.ir import DType
-from flexfa4.plan import Role, Signal, plan_forward, show_table
+from flexfa4.plan import Role, Signal, plan_forward, show_reach, show_table
+from flexfa4.plan.build import sm100_pair
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "pipeline.md"
@@ -29,7 +30,13 @@ def dynamic(plan) -> str:
     return show_table(b for b in replace(plan.tiles, scheduler="counter").barriers if b.name.startswith("work_"))
 
 
-TEXTS = {"barriers": lambda p: show_table(p.tiles.barriers), "maps": maps, "dynamic": dynamic}
+def pairs(plan) -> str:
+    """Which barriers of a pair of CTAs reach the other one, with a scheduler that is not static."""
+    tiles = sm100_pair(plan.tiles.head_dim, plan.tiles.head_dim_v)
+    return show_reach(replace(tiles, scheduler="counter").barriers)
+
+
+TEXTS = {"barriers": lambda p: show_table(p.tiles.barriers), "maps": maps, "dynamic": dynamic, "pairs": pairs}
 
 
 @pytest.mark.parametrize("name, text", TEXTS.items())

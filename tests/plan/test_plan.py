@@ -1,5 +1,7 @@
 """Budgets that refuse, barrier tables, and a compile key without lengths and literal values."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,15 +13,23 @@ from flexfa4.plan import (
     WIDE,
     Assumptions,
     BudgetError,
+    Heads,
     Level,
     Plan,
+    Reach,
+    Role,
+    RowLayout,
+    Signal,
     Sm90Forward,
     Sm100Forward,
     hoist,
     integer_ranges,
     plan_forward,
+    row_layout,
     show_table,
+    unpaired,
 )
+from flexfa4.plan.roofline import TENSOR_CORE, clocks, shared_memory
 
 I64 = DType.I64
 
@@ -71,6 +81,9 @@ def test_the_head_dims_of_the_paper_fit(head_dims):
         (lambda: Sm100Forward(128, 128, registers=(200, 72, 56)), "registers, 65536 exist"),
         (lambda: Sm100Forward(128, 128, registers=(190, 72, 56)), "steps of 8"),
         (lambda: Sm100Forward(100, 128), "head_dim=100"),
+        (lambda: Sm100Forward(128, 48, ctas=2), "columns in steps of 32"),
+        (lambda: Sm100Forward(128, 128, ctas=2, scheduler="clc"), "not pairs"),
+        (lambda: Sm100Forward(128, 128, ctas=3), "ctas=3"),
         (lambda: Sm100Forward(128, 128, early_p=100), "early_p=100"),
         (lambda: Sm90Forward(128, 128, consumers=3, registers=(160, 32)), "consumer thread holds"),
         (lambda: Plan("sm100", DType.F32, Sm100Forward(64, 64)), "inputs, not f32"),
@@ -83,6 +96,47 @@ def test_the_head_dims_of_the_paper_fit(head_dims):
 def test_a_plan_refuses_to_be_wrong(make, message):
     with pytest.raises(BudgetError, match=message):
         make()
+
+
+@pytest.mark.parametrize("head_dim, head_dim_v, pays", [
+    (64, 64, False), (96, 96, False), (112, 112, False), (128, 64, False), (128, 128, True), (192, 128, True), (256, 256, True),
+    (31, 17, False),
+])  # fmt: skip
+def test_pairs_of_ctas_are_for_head_dims_that_shared_memory_holds_up(head_dim, head_dim_v, pays):
+    layout = row_layout("sm100", head_dim, head_dim_v, Heads(), 4096)
+    assert layout.pair == pays
+    plan = plan_forward("sm100", DType.BF16, head_dim, head_dim_v, layout=layout)
+    assert plan.ctas == 1 + pays and ("two CTAs" in str(plan)) == pays
+    if pays:
+        single = plan_forward("sm100", DType.BF16, head_dim, head_dim_v).tiles
+        alone, pair = clocks(single), clocks(plan.tiles)
+        assert shared_memory(alone) >= max(alone.values()) > shared_memory(pair)
+        assert pair[TENSOR_CORE] == alone[TENSOR_CORE] and plan.tiles.rows == 2 * single.rows
+
+
+@pytest.mark.parametrize("heads, q_len, pair, why", [
+    (Heads(), 512, True, ""), (Heads(), 513, False, "3 tiles of rows"), (Heads(), 256, False, "1 tiles"),
+    (Heads(), 1, False, "1 tiles"),
+    (Heads(), 31 * 256, False, "31 tiles"), (Heads(), 33 * 256 - 7, True, ""), (Heads(masked=True), 4096, False, "under a mask"),
+    (Heads(scored=True), 4096, False, "score graph"), (Heads(group=8), 65, False, "3 tiles"), (Heads(group=8), 40, True, ""),
+])  # fmt: skip
+def test_pairs_of_ctas_are_taken_where_nothing_is_wasted(heads, q_len, pair, why):
+    assert row_layout("sm100", 128, 128, heads, q_len).pair == pair
+    assert why in unpaired("sm100", 128, 128, heads, q_len) and bool(unpaired("sm100", 128, 128, heads, q_len)) != pair
+    assert not row_layout("sm90", 128, 128, heads, q_len).pair
+
+
+def test_what_a_pair_announces_reaches_where_it_is_waited_for():
+    """The products are issued in the first CTA, and their commits reach both; what a CTA hands to itself stays there."""
+    tiles = plan_forward("sm100", DType.BF16, 128, 128, layout=RowLayout(pair=True)).tiles
+    alone = {b.name: b for b in replace(tiles, ctas=1, kv_stages=3).barriers}
+    for b in tiles.barriers:
+        if b.waited_on_by == (Role.MMA,) and b.name != "tmem_free":
+            assert b.reach is Reach.FIRST
+        elif b.signalled_by == (Role.MMA,):
+            assert b.reach is Reach.BOTH
+        waits_for_both = b.signal is Signal.WARPS and b.reach is not Reach.OWN
+        assert b.arrivals == alone[b.name].arrivals * (2 if waits_for_both else 1)
 
 
 def test_the_barrier_table_prints_every_barrier():

@@ -51,8 +51,8 @@ class Statistics(Fixed):
 
 @dataclass(frozen=True)
 class Context(Fixed):
-    """rank: of the CTA in its pair, None for a CTA by itself. rows: the output, where work items lie at any query, else None. parts: `arguments.Lists`', of a plan with split rows.
-    tmem_address: the word of shared memory that tcgen05.alloc writes."""
+    """rank: of the CTA in its pair, None for a CTA by itself. rows: the output, where work items lie at any query, else None.
+    parts: `arguments.Lists`', of a plan with split rows. tmem_address: the word of shared memory that tcgen05.alloc writes."""
 
     signature: Signature
     rank: Int32 | None

@@ -101,8 +101,8 @@ class Forward:
         scheduler = Scheduler(tiles.scheduler, tiles.ctas, *lists_read, lists.counter, next_item, barriers)
         operands = [Operand(*pair, shared) for pair, shared in zip(tma, (s_q, s_k, s_v, s_out))]
         ctx = Context(
-            self.signature, rank, shapes, Packing(self.signature.plan.pack, grid.packed), barriers, scheduler, *operands, *results,
-            lists.parts, statistics, tmem_address, scale, values
+            self.signature, rank, shapes, Packing(self.signature.plan.pack, grid.packed), barriers, scheduler, *operands,
+            *results, lists.parts, statistics, tmem_address, scale, values
         )
         self.play(ctx, warp)
 

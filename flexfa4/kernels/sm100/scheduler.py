@@ -35,8 +35,8 @@ class Position(Carried):
 @dataclass(frozen=True)
 class Scheduler(Fixed):
     """Items are `count`, long ones first in a work list. kind: `Sm100Forward.scheduler`; ctas: that take an item together.
-    Static: CTA (pair) c of n takes items c, c + n, c + 2 n ...; otherwise c and what comes. counter: `arguments.Lists`'. word: int32 [4]
-    in shared memory. whole_tiles: KV tiles that have all their keys."""
+    Static: CTA (pair) c of n takes items c, c + n, c + 2 n ...; otherwise c and what comes. counter: `arguments.Lists`'. word:
+    int32 [4] in shared memory. whole_tiles: KV tiles that have all their keys."""
 
     kind: str
     ctas: int
