@@ -1,5 +1,5 @@
-"""The load warp: TMA of the query tiles once a work item, and of K and V tiles in the order K V K V ... through one ring. Each CTA
-of a pair loads its query tiles and its half of K and V, and all of it is announced in the first CTA."""
+"""The load warp: TMA of the query tiles once a work item, and of K and V tiles in the order K V K V ... through one ring.
+Each CTA of a pair loads its query tiles and its half of K and V, and all of it is announced in the first CTA."""
 
 from __future__ import annotations
 
