@@ -148,10 +148,10 @@ class LabelTable:
 
 def _distinct(values: np.ndarray) -> bool:
     """Whether no value comes twice."""
-    if values.dtype.kind != "b" and (values[1:] > values[:-1]).all():
+    if not np.count_nonzero(values[1:] <= values[:-1]):
         return True
     ordered = np.sort(values)
-    return bool((ordered[1:] != ordered[:-1]).all())
+    return not np.count_nonzero(ordered[1:] == ordered[:-1])
 
 
 def _by_first_appearance(values: np.ndarray, row: np.ndarray) -> np.ndarray:

@@ -284,11 +284,11 @@ class _Mask:
             return None
         mixed = self._mixed(i, j, not_full)
         if mixed is not None:
-            rest = (~mixed).nonzero()[0]
-            self.work.sampled += i.size - rest.size
-            if not rest.size:
+            count = np.count_nonzero(mixed)
+            self.work.sampled += count
+            if count == i.size:
                 return None
-            i, j = i[rest], j[rest]
+            i, j = i[~mixed], j[~mixed]
         if i.size > _MOST_UNSETTLED * (self.rows.count + self.columns.count):
             raise Unfit
         q, kv = (j, i) if self.transposed else (i, j)
@@ -319,10 +319,13 @@ class _Mask:
             a, b = (f, g) if term.q_left != self.transposed else (g, f)
             values.append(a < b if term.op is Op.LT else a <= b if term.op is Op.LE else a == b)
         found = value_of(self.terms.expression, values)
-        found = (found if found.shape == (2, 2, i.size) else np.broadcast_to(found, (2, 2, i.size))).reshape(4, -1)
+        found = found if found.shape == (2, 2, i.size) else np.broadcast_to(found, (2, 2, i.size))
+        some = found[0] | found[1]
+        some = some[0] | some[1]
         if not_full:
-            return np.logical_or.reduce(found)
-        return np.logical_or.reduce(found[1:] != found[0])
+            return some
+        every = found[0] & found[1]
+        return some & ~(every[0] & every[1])
 
 
 def _size(x: Interval) -> int:
@@ -350,7 +353,7 @@ def _tiles(segments: Sequence[tuple]) -> tuple[np.ndarray, np.ndarray]:
     if not found:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     row, begin, length = found[0] if len(found) == 1 else (np.concatenate(x) for x in zip(*found))
-    if length.max() == 1:
+    if not np.count_nonzero(length > 1):
         return row, begin
     total = int(length.sum())
     if total > _MOST_OPEN:
