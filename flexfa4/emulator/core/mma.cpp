@@ -1,6 +1,7 @@
 #include "mma.h"
 #include "order.h"
 #include "small_floats.h"
+#include "transpose.h"
 #include <array>
 
 namespace {
@@ -85,12 +86,21 @@ int fetch_operand(const Operand &d, int rows, float *out, const Ins &I) {
             for (int g = 0; g < rows / 8; g++) widen(base + chunk_mn(d, g, k), out + k * rows + 8 * g, d.elem);
         return 16;
     }
-    for (int row = 0; row < rows; row++)
-        for (int c = 0; c < 2; c++) {
-            float x[8];
-            widen(base + chunk_k(d, row, c), x, d.elem);
-            for (int i = 0; i < 8; i++) out[(8 * c + i) * rows + row] = x[i];
+    for (int row = 0; row < rows; row += 16) {
+        alignas(64) float x[16][16];
+        const int n = rows - row < 16 ? 8 : 16; // multiples of 8
+        for (int r = 0; r < n; r++)
+            for (int c = 0; c < 2; c++) widen(base + chunk_k(d, row + r, c), x[r] + 8 * c, d.elem);
+        if (n == 8) {
+            for (int r = 0; r < n; r++)
+                for (int k = 0; k < 16; k++) out[k * rows + row + r] = x[r][k];
+            continue;
         }
+        Floats v[16];
+        for (int r = 0; r < 16; r++) v[r] = floats(x[r]);
+        transpose(v);
+        for (int k = 0; k < 16; k++) store(out + k * rows + row, v[k]);
+    }
     return 16;
 }
 

@@ -303,7 +303,7 @@ Result Machine::step_many(Warp &w, int quantum) {
 }
 
 // ---- CTAs
-static void fill(Warp &w, const Program &P) {
+static void fill(Warp &w, const Program &P, bool first) { // first: of its CTA; the others start as copies of that one
     const Config &c = w.M->cfg;
     Cta &t = *w.cta;
     u32 n = c.cluster[0] * c.cluster[1] * c.cluster[2];
@@ -335,7 +335,8 @@ static void fill(Warp &w, const Program &P) {
         EXPLICIT,
         LOCAL
     };
-    for (const Fill &f : P.fills)
+    for (const Fill &f : P.fills) {
+        if (!first && f.kind != TID && f.kind != WARP && f.kind != LOCAL) continue;
         for (int l = 0; l < LANES; l++) {
             u32 tid = (u32)w.id * 32 + l, k = (u32)f.value;
             u64 v = 0;
@@ -372,6 +373,7 @@ static void fill(Warp &w, const Program &P) {
             w.r(f.off)[l] = (u32)v;
             if (f.wide) w.r(f.off + ROW)[l] = (u32)(v >> 32);
         }
+    }
 }
 // Local memory is host memory, so that generic addresses of it need no translation.
 void Machine::make_local(u32 clusters) {
@@ -417,8 +419,8 @@ void Machine::launch(u64 index) {
             spare_regs.pop_back();
         }
         t->regs.resize((size_t)P->reg_bytes * warps + 64);
-        std::memset(t->regs.data(), 0xff, t->regs.size());
         u8 *base = reinterpret_cast<u8 *>(((uintptr_t)t->regs.data() + 63) & ~(uintptr_t)63);
+        std::memset(base, 0xff, (size_t)P->reg_bytes);
         u32 regs = (65536 / (warps * 32)) & ~7u;
         if (regs > 255) regs = 255 & ~7u;
         t->reg_pool = 65536 - regs * warps * 32;
@@ -433,12 +435,8 @@ void Machine::launch(u64 index) {
             u32 left = threads - i * 32;
             w->live = w->act = left >= 32 ? FULL : (1u << left) - 1;
             w->priority = (u32)rng();
-            if (i == 0)
-                fill(*w, *P);
-            else {
-                std::memcpy(w->R, t->warps[0]->R, P->reg_bytes);
-                fill(*w, *P);
-            }
+            if (i) std::memcpy(w->R, t->warps[0]->R, P->reg_bytes);
+            fill(*w, *P, i == 0);
             order.push_back(w.get());
             t->warps.push_back(std::move(w));
         }

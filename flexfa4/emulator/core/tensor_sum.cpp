@@ -4,6 +4,7 @@
 // (arXiv:2511.10909); Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor Cores" (arXiv:2512.07004).
 #include "tensor_sum.h"
 #include "small_floats.h"
+#include "transpose.h"
 #include <algorithm>
 #ifdef __AVX512F__
 #include <immintrin.h>
@@ -14,8 +15,6 @@ constexpr int LANE = 16;              // floats in a vector
 constexpr int LOW = -100, HIGH = 118; // largest exponents for which each step in float or int32 is exact
 constexpr int SPECIAL = 2000;         // exponent of infinities and NaN
 constexpr int NOTHING = -1000;        // ... of zero, which does not count
-typedef float Floats __attribute__((vector_size(64), aligned(4)));
-typedef s32 Ints __attribute__((vector_size(64)));
 typedef s16 Shorts __attribute__((vector_size(64)));
 typedef u32 Words __attribute__((vector_size(64)));
 

@@ -3,6 +3,7 @@
 #include "mma.h"
 #include "order.h"
 #include "tensor_sum.h"
+#include "transpose.h"
 
 namespace {
 const u32 SPANS[4] = {16, 128, 64, 32};
@@ -29,7 +30,9 @@ void queue(Warp &w, const Ins &I, const std::shared_ptr<Async> &a, const Operand
 enum Acc { ACC_F32, ACC_F16, ACC_S32, ACC_S32_SAT };
 // Of bytes it keeps 13 bits only: DeepSeek-V3 (arXiv:2412.19437), 3.3.2.
 template <Elem E, Acc D>
-constexpr Adder ADDER = is_byte(E) ? D == ACC_F16 ? NARROW_TO_F16 : NARROW : D == ACC_F16 ? WIDE_TO_F16 : WIDE;
+constexpr Adder ADDER = is_byte(E)     ? D == ACC_F16 ? NARROW_TO_F16 : NARROW
+                        : D == ACC_F16 ? WIDE_TO_F16
+                                       : WIDE;
 // The accumulators of one warp, 16 rows, as floats (f16: two to a register).
 template <Acc D> float acc_value(const u32 *r, int lane, int part) {
     return D == ACC_F16 ? h2f(r[lane] >> (16 * part) & 0xffff) : as_f(r[lane]);
@@ -45,6 +48,61 @@ template <Acc D> void write_acc(u32 *r, int lane, int part, float x, bool accumu
         r[lane] = (u32)total;
     }
 }
+// The accumulators of one warp as columns of 16 rows, and back. Register j holds columns 8 (j / 4) + 2 (lane % 4) + j % 2 and
+// rows lane / 4, or of j % 4 >= 2 those 8 further down.
+template <Acc D> void read_accumulators(const Warp &w, const s32 *d, int n, float *columns) {
+    constexpr int PACK = D == ACC_F16 ? 2 : 1; // accumulators in a register
+    if (D == ACC_F32) {
+        for (int j = 0; j < n / 2; j += 4)
+            for (int odd = 0; odd < 2; odd++)
+                to_columns(reinterpret_cast<float *>(w.r(d[j + odd])), reinterpret_cast<float *>(w.r(d[j + 2 + odd])),
+                           columns + (2 * j + odd) * 16, 32);
+        return;
+    }
+    for (int j = 0; j < n / 2; j++)
+        for (int l = 0; l < LANES; l++)
+            columns[((j / 4) * 8 + (l % 4) * 2 + (j & 1)) * 16 + l / 4 + 8 * ((j >> 1) & 1)] =
+                acc_value<D>(w.r(d[j / PACK]), l, j & 1);
+}
+template <Acc D> void write_accumulators(const Warp &w, const s32 *d, int n, const float *columns, bool accumulate) {
+    constexpr int PACK = D == ACC_F16 ? 2 : 1;
+    if (D == ACC_F32) {
+        for (int j = 0; j < n / 2; j += 4)
+            for (int odd = 0; odd < 2; odd++)
+                from_columns(columns + (2 * j + odd) * 16, 32, reinterpret_cast<float *>(w.r(d[j + odd])),
+                             reinterpret_cast<float *>(w.r(d[j + 2 + odd])));
+        return;
+    }
+    for (int j = 0; j < n / 2; j++)
+        for (int l = 0; l < LANES; l++)
+            write_acc<D>(w.r(d[j / PACK]), l, j & 1,
+                         columns[((j / 4) * 8 + (l % 4) * 2 + (j & 1)) * 16 + l / 4 + 8 * ((j >> 1) & 1)], accumulate);
+}
+// Four registers of A, 16 rows: out[k][row].
+template <Elem E> void read_fragment(const Warp &w, const s32 *a, float *out) {
+    if (E == E_F16 || E == E_BF16) {
+        alignas(64) float half[4][2][LANES]; // of each register: lower, upper
+        for (int i = 0; i < 4; i++) {
+            const u32 *r = w.r(a[i]);
+            for (int l = 0; l < LANES; l++) {
+                half[i][0][l] = E == E_BF16 ? bf2f(r[l] & 0xffff) : h2f(r[l] & 0xffff);
+                half[i][1][l] = E == E_BF16 ? bf2f(r[l] >> 16) : h2f(r[l] >> 16);
+            }
+        }
+        for (int i = 0; i < 4; i += 2)
+            for (int odd = 0; odd < 2; odd++) to_columns(half[i][odd], half[i + 1][odd], out + (4 * i + odd) * 16, 32);
+        return;
+    }
+    for (int i = 0; i < 4; i++)
+        for (int l = 0; l < LANES; l++) {
+            u32 v = w.r(a[i])[l];
+            int row = l / 4 + 8 * (i & 1);
+            if (E == E_TF32)
+                out[(l % 4 + 4 * (i / 2)) * 16 + row] = as_f(v & ~0x1fffu);
+            else
+                for (int e = 0; e < 4; e++) out[((l % 4) * 4 + e + 16 * (i / 2)) * 16 + row] = byte_value(v >> (8 * e) & 255, E);
+        }
+}
 // {D}, A, B, scale-d (, imm-scale-a, imm-scale-b) (, trans-a, trans-b). A: 64-bit descriptor or four registers.
 template <Elem E, Elem EB, bool A_REGS, Acc D> Result mma(Warp &w, const Ins &I) {
     const int N = I.aux;
@@ -59,64 +117,36 @@ template <Elem E, Elem EB, bool A_REGS, Acc D> Result mma(Warp &w, const Ins &I)
     if (w.cta->warps.size() % 4) w.M->fail("operand", I, "wgmma needs whole warpgroups", &w);
     Operand ob = smem_operand(w, I, b[0], tb, EB), oa{};
     auto x = std::make_shared<Async>();
+    Operand own{}; // a warp reads its 16 rows only; MN-major ones lie among those of the others
+    const int rows = A_REGS || !ta ? 16 : 64, shift = rows == 16 ? 0 : 16 * (w.id % 4);
     if (!A_REGS) {
-        oa = smem_operand(w, I, a[0], ta, E);
-        Operand own = oa; // a warp reads its 16 rows only; MN-major ones lie among those of the others
+        own = oa = smem_operand(w, I, a[0], ta, E);
         if (!ta) own.start += (u32)(w.id % 4) * 2 * own.sbo;
-        x->reads.push_back(operand_range(own, ta ? 64 : 16));
+        x->reads.push_back(operand_range(own, rows));
     }
     x->reads.push_back(operand_range(ob, N));
     x->work = 16ull * (u64)N * k_of(E);
     bool acc = w.pred(p, w.leader());
     float sign = (float)(sa * sb);
-    int quarter = 16 * (w.id % 4);
     Warp *wp = &w;
     const Ins *ins = &I;
     // A in registers is read when the instruction runs, like the accumulators.
     x->run = [=] {
         alignas(64) float fa[KMAX * 64], fb[KMAX * 256], acc_t[256 * 16];
-        int k, stride = 64, shift = quarter;
-        k = fetch_operand(ob, N, fb, *ins);
-        if (A_REGS) {
-            stride = 16;
-            shift = 0;
-            for (int i = 0; i < 4; i++)
-                for (int l = 0; l < LANES; l++) {
-                    u32 v = wp->r(a[i])[l];
-                    int row = l / 4 + 8 * (i & 1);
-                    if (is_byte(E)) {
-                        for (int e = 0; e < 4; e++)
-                            fa[((l % 4) * 4 + e + 16 * (i / 2)) * 16 + row] = byte_value(v >> (8 * e) & 255, E);
-                        continue;
-                    }
-                    if (E == E_TF32) {
-                        fa[(l % 4 + 4 * (i / 2)) * 16 + row] = as_f(v & ~0x1fffu);
-                        continue;
-                    }
-                    int c = (l % 4) * 2 + 8 * (i / 2);
-                    fa[c * 16 + row] = E == E_BF16 ? bf2f(v & 0xffff) : h2f(v & 0xffff);
-                    fa[(c + 1) * 16 + row] = E == E_BF16 ? bf2f(v >> 16) : h2f(v >> 16);
-                }
-        } else
-            fetch_operand(oa, 64, fa, *ins);
+        int k = fetch_operand(ob, N, fb, *ins);
+        if (A_REGS)
+            read_fragment<E>(*wp, a, fa);
+        else
+            fetch_operand(own, rows, fa, *ins);
         if (sign < 0)
-            for (int i = 0; i < k * stride; i++) fa[i] = -fa[i];
-        if (acc && !INTEGER)
-            for (int j = 0; j < N / 2; j++) {
-                const u32 *r = wp->r(d[j / PACK]);
-                for (int l = 0; l < LANES; l++)
-                    acc_t[((j / 4) * 8 + (l % 4) * 2 + (j & 1)) * 16 + l / 4 + 8 * ((j >> 1) & 1)] = acc_value<D>(r, l, j & 1);
-            }
-        const Factor a16{fa + shift, stride, lowest(E)}, bn{fb, N, lowest(EB)};
+            for (int i = 0; i < k * rows; i++) fa[i] = -fa[i];
+        if (acc && !INTEGER) read_accumulators<D>(*wp, d, N, acc_t);
+        const Factor a16{fa + shift, rows, lowest(E)}, bn{fb, N, lowest(EB)};
         if (INTEGER)
             exact_product(acc_t, 16, a16, bn, {16, N, k});
         else
             product(ADDER<E, D>, acc_t, 16, a16, bn, {16, N, k}, acc);
-        for (int j = 0; j < N / 2; j++) {
-            u32 *r = wp->r(d[j / PACK]);
-            for (int l = 0; l < LANES; l++)
-                write_acc<D>(r, l, j & 1, acc_t[((j / 4) * 8 + (l % 4) * 2 + (j & 1)) * 16 + l / 4 + 8 * ((j >> 1) & 1)], acc);
-        }
+        write_accumulators<D>(*wp, d, N, acc_t, acc);
     };
     queue(w, I, x, A_REGS ? nullptr : &oa, ob, N);
     return NEXT;
