@@ -56,7 +56,7 @@ def ours() -> dict[str, tuple[bytes, int]]:
         if entry == "document_causal":  # with labels of 32 bits, as on the other side
             graphs = (bind(mods.document_causal(torch.zeros(330, dtype=torch.int32)), "mask").graph,)
         plan = plan_forward("sm100", DType.BF16, *dims, graphs)
-        made[name] = compiler.cubin(Signature(plan, masked=bool(plan.mask))), check_smem(plan.tiles.smem)
+        made[name] = compiler.cubin(Signature(plan, masked=bool(plan.mask), halved=bool(plan.mask))), check_smem(plan.tiles.smem)
     return made
 
 

@@ -106,10 +106,11 @@ def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) 
     if block_mask is not None and _has_data(query) and not transforms.active():
         def spans_at(layout: Layout) -> Spans | WorkSpans:
             for_work = plan is not None and plan.places_work
-            if not block_mask.has_spans(layout.q_tile, layout.kv_tile, for_work):
+            halved = plan is not None and plan.halves
+            if not block_mask.has_spans(layout.q_tile, layout.kv_tile, for_work, halved):
                 capture.refuse_contents(mask)
             if for_work:
-                return block_mask.work_spans(layout.q_tile, layout.kv_tile)
+                return block_mask.work_spans(layout.q_tile, layout.kv_tile, halved)
             return block_mask.kept_spans(layout.q_tile, layout.kv_tile, device="cpu")
 
         layout, spans = fitted(layout, query.shape[0] * query.shape[1], spans_at) if plan is None else (layout, spans_at(layout))

@@ -55,8 +55,8 @@ def _run(options: Namespace, example, made: dict) -> str:
     lists, parts = NO_MASK, []
     if made.get("mask") is not None:
         mask = create_block_mask(made["mask"], 1, HEADS, example.q_len, example.kv_len)
-        made_of = mask.work_spans if choice.plan.places_work else mask.spans
-        spans, schedule = made_of(choice.plan.q_tile, choice.plan.tiles.kv_tile), None
+        at = choice.plan.q_tile, choice.plan.tiles.kv_tile
+        spans, schedule = mask.work_spans(*at, choice.plan.halves) if choice.plan.places_work else mask.spans(*at), None
         if isinstance(spans, WorkSpans):
             schedule = make_schedule(work_of(spans, heads_of(choice.plan, query, key)), workers=1, split=False)
         lists = make_lists(spans, schedule)

@@ -150,14 +150,48 @@ def masked_path(code: tuple[list[Instruction], dict[str, int]], kv_tile: int = 1
 
 
 def role_path(code: tuple[list[Instruction], dict[str, int]], opcode: str, times: int) -> list[Instruction]:
-    """One KV tile of the warp that executes `opcode` so many times for it, rare branches left out. Where it does half of them in
+    """One KV tile of the warp that executes `opcode` so many times for it, other branches left out. Where it does half of them in
     each pass of an inner loop, over the query tiles, both passes are there. Raises ValueError where no loop fits."""
-    paths = [shortest_path(*code, s) for s in loops(*code)]
-    whole = [p for p in paths if count(p, opcode) == times and not count(p, "MUFU")]
-    half = [p for p in paths if 2 * count(p, opcode) == times and not count(p, "MUFU")]
-    if not whole and not half:
-        raise ValueError(f"no loop executes {opcode} {times} times")
-    return min(whole, key=len) if whole else max(half, key=len) + min(half, key=len)
+    paths = {s: shortest_path(*code, s) for s in loops(*code)}
+    whole = [p for p in paths.values() if count(p, opcode) == times and not count(p, "MUFU")]
+    half = [p for p in paths.values() if 2 * count(p, opcode) == times and not count(p, "MUFU")]
+    if whole or half:
+        return min(whole, key=len) if whole else max(half, key=len) + min(half, key=len)
+    # Where a query tile may be left out, the shortest way leaves it out.
+    for of in (times, times // 2):
+        ways = {s: p for s in paths if (p := _path_with(*code, s, opcode, of)) and not count(p, "MUFU")}
+        if ways:
+            inner = min(ways, key=lambda s: len(ways[s]))
+            around = [p for s, p in ways.items() if s[0] <= inner[0] and inner[1] <= s[1] and s != inner]
+            return ways[inner] if of == times else ways[inner] + min(around, key=len)
+    raise ValueError(f"no loop executes {opcode} {times} times")
+
+
+def _path_with(instructions: list[Instruction], labels: dict[str, int], span: tuple[int, int], opcode: str,
+               times: int) -> list[Instruction]:
+    """As `shortest_path`, of the ways that execute `opcode` so often; [] where there is none."""
+    first, end = span
+    start = first, int(instructions[first].opcode.startswith(opcode))
+    best, before, reached = {start: 0}, {}, None
+    for i in range(first, end):
+        here = [n for n in range(times + 1) if (i, n) in best]
+        instruction = instructions[i]
+        branch = instruction.opcode.startswith("BRA")
+        if branch and times in here:
+            reached = i, times
+        following = [] if branch and not instruction.conditional else [i + 1]
+        target = _TARGET.search(instruction.rest) if branch else None
+        following += [labels[target[1]]] if target else []
+        for j in following:
+            if i < j < end:
+                more = instructions[j].opcode.startswith(opcode)
+                for n in here:
+                    if best[i, n] + 1 < best.get((j, n + more), 1 << 30):
+                        best[j, n + more], before[j, n + more] = best[i, n] + 1, (i, n)
+    path = [reached] if reached else []
+    while path and path[-1] != start:
+        path.append(before[path[-1]])
+    return [instructions[i] for i, _ in reversed(path)]
 
 
 def register_limits(code: tuple[list[Instruction], dict[str, int]]) -> list[int]:

@@ -18,7 +18,7 @@ from cutlass import Boolean, Int32
 from flexfa4.emit.values import select
 
 from .carried import Carried
-from .walk import FULL, Grid, Walk, WorkItem, row_records, run_record
+from .walk import EMPTY, FULL, Grid, Walk, WorkItem, row_records, run_record
 
 WARP = 32
 
@@ -26,15 +26,16 @@ WARP = 32
 @dataclass(frozen=True)
 class Runs(Carried):
     """Where one role is in its row. valid: there are tiles begin .. stop - 1; hidden: the mask hides keys in them, or they reach
-    past the last key. The rest is for `next`: end and kind of the record they are from, where the row ends, how many tiles of the
-    sequence have all their keys, and which record comes next, read ahead."""
+    past the last key. half: of kinds that tell the halves of a row apart (`flexfa4.sparsity.halves`), whose these are: tiles that
+    hold nothing for it are passed over (begin is stop); None: all tiles. The rest is for `next`: end and kind of the record they
+    are from, where the row ends, how many tiles of the sequence have all their keys, and which record comes next, read ahead."""
 
     valid: Boolean
     begin: Int32
     stop: Int32
     hidden: Boolean
     end: Int32
-    partial: Boolean
+    kind: Int32 | int
     limit: Int32
     whole: Int32
     run: Int32
@@ -43,39 +44,47 @@ class Runs(Carried):
     next_end: Int32 | None = None
     next_kind: Int32 | None = None
     runs: cute.Tensor | None = None
+    half: Int32 | None = None
 
-    def at(self, begin: Int32, end: Int32, partial: Boolean) -> Runs:
+    def at(self, begin: Int32, end: Int32, kind: Int32 | int) -> Runs:
         """The first tiles of begin .. end - 1 that are alike: a record is cut before a tile that has not all its keys."""
         end = _smaller(end, self.limit)
         whole = Boolean(begin < self.whole)
         stop = select(whole, _smaller(end, self.whole), end, Int32)
-        found = replace(self, valid=Boolean(begin < end), begin=begin, stop=stop, end=end)
-        return replace(found, partial=partial, hidden=partial | ~whole)
+        found = replace(self, valid=Boolean(begin < end), begin=begin, stop=stop, end=end, kind=kind)
+        if self.half is None:
+            return replace(found, hidden=Boolean(kind != FULL) | ~whole)
+        own = kind >> 2 * self.half & 3
+        return replace(found, begin=select(own == EMPTY, stop, begin, Int32), hidden=Boolean(own != FULL) | ~whole)
 
     def next(self) -> Runs:
         if self.runs is None:
-            return self.at(self.stop, self.end, self.partial)
+            return self.at(self.stop, self.end, self.kind)
         rest = Boolean(self.stop < self.end)
         run = self.run + select(rest, Int32(0), Int32(1), Int32)
         begin = select(rest, self.stop, self.next_begin, Int32)
         end = select(rest, self.end, self.next_end, Int32)
-        partial = select(rest, self.partial, Boolean(self.next_kind != FULL), Boolean)
-        moved = replace(self, run=run).at(begin, end, partial)
+        kind = select(rest, self.kind, self.next_kind, Int32)
+        moved = replace(self, run=run).at(begin, end, kind)
         return replace(moved, valid=moved.valid & Boolean(run < self.last_run)).read_ahead()
 
     def read_ahead(self) -> Runs:
         begin, end, kind = run_record(self.runs, self.run + 1, self.last_run)
         return replace(self, next_begin=begin, next_end=end, next_kind=kind)
 
+    def halves(self) -> Int32:
+        """Which halves see something of these tiles, a bit each."""
+        first, second = (select(self.kind >> 2 * i & 3 == EMPTY, Int32(0), Int32(1 << i), Int32) for i in range(2))
+        return cute.arch.make_warp_uniform(first | second)
 
-def runs_from(walk: Walk, whole_tiles: Int32) -> Runs:
-    """Where a walk begins. whole_tiles: how many tiles of the sequence have all their keys."""
-    partial = Boolean(walk.kind != FULL)
+
+def runs_from(walk: Walk, whole_tiles: Int32, half: Int32 | None = None) -> Runs:
+    """Where a walk begins. whole_tiles: how many tiles of the sequence have all their keys; half: of `Runs`."""
     row = Runs(
-        walk.valid, walk.tile, walk.stop, partial, walk.stop, partial, walk.limit, whole_tiles, walk.run, walk.last_run,
-        walk.next_begin, walk.next_stop, walk.next_kind, walk.runs,
+        walk.valid, walk.tile, walk.stop, walk.valid, walk.stop, walk.kind, walk.limit, whole_tiles, walk.run, walk.last_run,
+        walk.next_begin, walk.next_stop, walk.next_kind, walk.runs, half,
     )  # fmt: skip
-    first = row.at(walk.tile, walk.stop, partial)
+    first = row.at(walk.tile, walk.stop, walk.kind)
     return replace(first, valid=first.valid & walk.valid)
 
 

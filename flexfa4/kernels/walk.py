@@ -17,11 +17,11 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
 from flexfa4.emit.values import select
-from flexfa4.schedule.work import FULL, INSIDE, PARTIAL, UNSPLIT
+from flexfa4.schedule.work import EMPTY, FULL, INSIDE, PARTIAL, UNSPLIT
 
 from .carried import Carried
 
-__all__ = ["FULL", "INSIDE", "PARTIAL", "UNSPLIT", "Grid", "Place", "Walk", "WorkItem", "next_index", "place_of",
+__all__ = ["EMPTY", "FULL", "INSIDE", "PARTIAL", "UNSPLIT", "Grid", "Place", "Walk", "WorkItem", "next_index", "place_of",
            "row_records", "run_record", "start_walk", "work_item"]
 
 

@@ -87,6 +87,11 @@ class Plan:
         return tuple(name for name in ("score", "mask", "out") if getattr(self, name))
 
     @property
+    def halves(self) -> bool:
+        """Whether the kernel takes spans that tell what each of the two query tiles of a work tile sees."""
+        return self.arch == "sm100" and (self.tiles.q_tiles, self.tiles.ctas) == (2, 1)
+
+    @property
     def places_work(self) -> bool:
         """Whether the kernel takes work tiles that begin at any query and key."""
         return self.arch in ("sm90", "sm100")

@@ -22,6 +22,7 @@ class Signature:
 
     masked: spans are passed. ordered: a work list is passed. counted: a work counter is passed. contiguous: which captures
     (all of them, in order; () for none) have stride 1 in their last dimension. placed: the spans say where each work tile lies.
+    halved: they tell what each of its two query tiles sees.
     These are decisions of a launch, not of a Plan.
     """
 
@@ -31,6 +32,7 @@ class Signature:
     counted: bool = False
     contiguous: tuple[bool, ...] = ()
     placed: bool = False
+    halved: bool = False
 
     def __post_init__(self):
         if self.plan.mask and not self.masked:
@@ -39,6 +41,8 @@ class Signature:
             raise ValueError("a split plan is launched with a work list, which holds the pieces")
         if self.placed and not (self.masked and self.ordered):
             raise ValueError("work tiles that are placed by spans are launched with the spans and a work list")
+        if self.halved and not (self.masked and self.plan.halves):
+            raise ValueError("spans of two halves are for a kernel of two query tiles and one CTA a work tile")
 
     @cached_property
     def graphs(self) -> tuple[Graph | None, Graph | None, Graph | None]:

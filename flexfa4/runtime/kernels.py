@@ -161,13 +161,14 @@ def prepare(plan: Plan, lists: Lists, workers: int, counted: bool, contiguous: t
     """contiguous: which captures have stride 1 in their last dimension."""
     split = lists.parts > 0
     placed = lists.tiles is not None
-    key = id(plan), lists.row_ptr is None, lists.work is None, placed, split, counted, contiguous
+    key = id(plan), lists.row_ptr is None, lists.work is None, placed, split, counted, contiguous, lists.halved
     found = _functions.get(key)
     if found is None:
         whole = plan if plan.split == split else replace(plan, split=split)
         if plan.arch == "sm100" and not _by_hardware(plan):
             whole = replace(whole, tiles=replace(whole.tiles, scheduler="counter" if counted else "static"))
-        signature = Signature(whole, lists.row_ptr is not None, lists.work is not None, counted, contiguous, placed)
+        signature = Signature(whole, lists.row_ptr is not None, lists.work is not None, counted, contiguous, placed,
+                              lists.halved)
         graph, combine = signature.graphs[2], compiled_combine(signature) if split else None
         of_out = (0, 0) if graph is None else (len(graph.captures), len(graph.slots))
         found = _functions[key] = plan, compiled(signature), combine, of_out

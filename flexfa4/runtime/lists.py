@@ -21,8 +21,9 @@ from . import capture
 @dataclass(frozen=True, eq=False)
 class Lists:
     """row_ptr, runs, batch_stride, head_stride, tiles: a mask's spans as `flexfa4.kernels.arguments.Lists` has them, None without
-    a mask; work: int32 [n, 6], None for the natural order. parts: how many pieces rows were split into; combine_rows: int32
-    [m, 4], (batch, head, first query, queries) of a split row, and combine_ptr: `flexfa4.schedule.Schedule`'s; None without."""
+    a mask; halved: theirs; work: int32 [n, 6], None for the natural order. parts: how many pieces rows were split into;
+    combine_rows: int32 [m, 4], (batch, head, first query, queries) of a split row, and combine_ptr:
+    `flexfa4.schedule.Schedule`'s; None without."""
 
     row_ptr: Tensor | None = None
     runs: Tensor | None = None
@@ -33,6 +34,7 @@ class Lists:
     parts: int = 0
     combine_rows: Tensor | None = None
     combine_ptr: Tensor | None = None
+    halved: bool = False
 
 
 NO_MASK = Lists()
@@ -66,7 +68,7 @@ def make_lists(spans: Spans | WorkSpans | None, schedule: Schedule | None, devic
         per_batch = spans.Hm * spans.q_tiles if spans.Bm > 1 else 0
         per_head = spans.q_tiles if spans.Hm > 1 else 0
         tiles = spans.tiles.to(device) if isinstance(spans, WorkSpans) else None
-        found = Lists(spans.row_ptr.to(device), runs.to(device), per_batch, per_head, tiles)
+        found = Lists(spans.row_ptr.to(device), runs.to(device), per_batch, per_head, tiles, halved=spans.halved)
     if schedule is not None:
         found = replace(found, work=torch.from_numpy(schedule.tiles).to(device))
         if schedule.parts:
@@ -98,7 +100,7 @@ def heads_of(plan: Plan, query: Tensor, key: Tensor) -> tuple[int, int, int]:
 def work_of(spans: Spans | WorkSpans, heads: tuple[int, int, int]) -> Work:
     """heads: `heads_of` a call."""
     present = spans.present if isinstance(spans, WorkSpans) else None
-    return Work(spans.row_ptr.cpu().numpy(), spans.runs.cpu().numpy(), *heads, spans.Bm, spans.Hm, present)
+    return Work(spans.row_ptr.cpu().numpy(), spans.runs.cpu().numpy(), *heads, spans.Bm, spans.Hm, present, spans.halved)
 
 
 def dense_lists(plan: Plan, query: Tensor, key: Tensor) -> Lists:

@@ -79,13 +79,13 @@ def lists_of_call(plan: Plan, mask: BoundGraph | None, layout: Layout | None, sp
     if mask is None:
         return dense_lists(plan, query, key)
     if spans is None:
-        spans = spans_of(mask, layout, query.shape[2], key.shape[2], for_work=plan.places_work)
+        spans = spans_of(mask, layout, query.shape[2], key.shape[2], for_work=plan.places_work, halved=plan.halves)
     return lists_of(spans, plan, query, key)
 
 
 def _flat(spans: Spans | WorkSpans | None) -> list[Tensor]:
     """Spans as the op takes them: [] where they are to be built. Those of a kernel's work tiles are not for its gradients."""
-    return [spans.row_ptr, spans.runs] if isinstance(spans, Spans) else []
+    return [spans.row_ptr, spans.runs] if isinstance(spans, Spans) and not spans.halved else []
 
 
 def _mask(layout: Layout | None, bound: BoundGraph | None, spans: list[Tensor], q: Tensor, k: Tensor) -> tiled.Mask | None:

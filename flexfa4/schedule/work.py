@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 # The kinds of a run of KV tiles, as in `flexfa4.sparsity.Kind` (a test holds them equal).
+EMPTY = 0
 PARTIAL = 1
 FULL = 2
 # PARTIAL, and every label test of the mask holds in the whole tile (`flexfa4.sparsity.work_spans`).
@@ -49,8 +50,8 @@ class Work:
 
     row_ptr: int32 [mask_batch * mask_heads * q_tiles + 1]; runs: int32 [n, 3] of (begin, end, kind), ascending and disjoint in
     a row; both as numpy arrays or torch tensors on the CPU. row = (mb * mask_heads + mh) * q_tiles + q_tile. A mask batch or head
-    count of 1 is shared by all. present: bool, which rows of the spans have queries; None: all. Others cost nothing and are not
-    launched. Raises ValueError where the counts do not fit.
+    count of 1 is shared by all. halved: kinds are of two halves (`flexfa4.sparsity.halves`). present: bool, which rows of the
+    spans have queries; None: all. Others cost nothing and are not launched. Raises ValueError where the counts do not fit.
     """
 
     row_ptr: np.ndarray
@@ -61,6 +62,7 @@ class Work:
     mask_batch: int = 1
     mask_heads: int = 1
     present: np.ndarray | None = None
+    halved: bool = False
 
     def __post_init__(self):
         for name in ("row_ptr", "runs"):
@@ -96,7 +98,7 @@ class Work:
 
     def costs(self, cost: CostModel) -> np.ndarray:
         """float64 [rows]: the cost of every unsplit work row."""
-        per_row = row_costs(self.row_ptr, self.runs, cost)
+        per_row = row_costs(self.row_ptr, self.runs, cost, self.halved)
         per_row = per_row if self.present is None else np.where(self.present, per_row, 0.0)
         per_mask = per_row.reshape(self.mask_batch, self.mask_heads, self.q_tiles)
         return np.broadcast_to(per_mask, (self.batch, self.heads, self.q_tiles)).reshape(-1)
@@ -116,12 +118,13 @@ class Work:
         return begin, end
 
 
-def row_costs(row_ptr: np.ndarray, runs: np.ndarray, cost: CostModel) -> np.ndarray:
-    """float64 [rows]: fixed + full and partial tiles. Counts are summed as integers, so equal rows cost exactly the same."""
+def row_costs(row_ptr: np.ndarray, runs: np.ndarray, cost: CostModel, halved: bool = False) -> np.ndarray:
+    """float64 [rows]: fixed + full and partial tiles. Counts are summed as integers, so equal rows cost exactly the same.
+    halved: kinds are of two halves, each half a tile."""
     length = (runs[:, 1] - runs[:, 0]).astype(np.int64)
-    full = np.where(runs[:, 2] == FULL, length, 0)
+    kinds = (runs[:, 2] & 3, runs[:, 2] >> 2) if halved else (runs[:, 2],)
     counts = np.zeros((2, len(runs) + 1), np.int64)
-    np.cumsum(full, out=counts[0, 1:])
-    np.cumsum(length - full, out=counts[1, 1:])
-    n_full, n_partial = counts[:, row_ptr[1:]] - counts[:, row_ptr[:-1]]
+    np.cumsum(sum(np.where(kind == FULL, length, 0) for kind in kinds), out=counts[0, 1:])
+    np.cumsum(sum(np.where((kind != FULL) & (kind != EMPTY), length, 0) for kind in kinds), out=counts[1, 1:])
+    n_full, n_partial = (counts[:, row_ptr[1:]] - counts[:, row_ptr[:-1]]) / len(kinds)
     return cost.fixed + cost.full * n_full + cost.partial * n_partial

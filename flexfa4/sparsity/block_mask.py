@@ -12,6 +12,7 @@ from flexfa4.ir import Op
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.trace import Entry, bind, fingerprint_of, parts_of
 
+from . import halves
 from .build import build_spans, build_work_spans
 from .cells import evaluate_at
 from .compose import and_masks
@@ -86,22 +87,26 @@ class BlockMask:
             self._spans[key] = spans if device.type == "cpu" else spans.to(device)
         return self._spans[key]
 
-    def work_spans(self, q_tile: int, kv_tile: int) -> Spans | WorkSpans:
-        """What a kernel's work tiles walk, on the CPU: for a mask of documents tiles that may begin with them, else `spans`.
-        For a caller that has just called `check_fresh`; raises LookupOutOfRange as `spans` does."""
-        key = (q_tile, kv_tile, "work")
+    def work_spans(self, q_tile: int, kv_tile: int, halved: bool = False) -> Spans | WorkSpans:
+        """What a kernel's work tiles walk, on the CPU: for a mask of documents tiles that may begin with them, else `spans`;
+        halved: with kinds for two halves of the queries of a tile (`halves`). For a caller that has just called `check_fresh`;
+        raises LookupOutOfRange as `spans` does."""
+        key = (q_tile, kv_tile, "halves" if halved else "work")
         if key not in self._spans:
-            if not has_label_tests(self.bound):
+            if has_label_tests(self.bound):
+                tiling = Tiling(q_tile, kv_tile, *self.shape[2:], *self.mask_shape)
+                self._spans[key] = build_work_spans(self.bound, tiling, halved=halved)
+            elif halved:
+                self._spans[key] = halves.halved(self.kept_spans(q_tile // 2, kv_tile, device="cpu"))
+            else:
                 return self.kept_spans(q_tile, kv_tile, device="cpu")
-            tiling = Tiling(q_tile, kv_tile, *self.shape[2:], *self.mask_shape)
-            self._spans[key] = build_work_spans(self.bound, tiling)
         return self._spans[key]
 
-    def has_spans(self, q_tile: int, kv_tile: int, for_work: bool) -> bool:
+    def has_spans(self, q_tile: int, kv_tile: int, for_work: bool, halved: bool = False) -> bool:
         """Whether `kept_spans` on the CPU, or `work_spans`, would build nothing. For a caller that has just called
         `check_fresh`."""
-        if for_work and has_label_tests(self.bound):
-            return (q_tile, kv_tile, "work") in self._spans
+        if for_work and (halved or has_label_tests(self.bound)):
+            return (q_tile, kv_tile, "halves" if halved else "work") in self._spans
         return (q_tile, kv_tile, False, torch.device("cpu")) in self._spans
 
     def reserve(self, capacity: int, q_tile: int = 128, kv_tile: int = 128) -> FixedSpans:

@@ -40,6 +40,7 @@ def build_spans(bound: BoundGraph, tiling: Tiling, transposed: bool = False, dat
     return spans_from_states(states, tiling, transposed), refiner.work
 
 
-def build_work_spans(bound: BoundGraph, tiling: Tiling, budget: int = SETTLE_BUDGET) -> WorkSpans:
-    """The spans of work tiles of a mask with label tests (`has_label_tests`), on the CPU; captures and errors as above."""
-    return work_spans(on_host(bound), tiling, budget)
+def build_work_spans(bound: BoundGraph, tiling: Tiling, budget: int = SETTLE_BUDGET, halved: bool = False) -> WorkSpans:
+    """The spans of work tiles of a mask with label tests (`has_label_tests`), on the CPU; captures and errors as above. halved:
+    with kinds for two halves of the queries of a tile (`halves`)."""
+    return work_spans(on_host(bound), tiling, budget, halved)

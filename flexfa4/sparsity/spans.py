@@ -47,8 +47,8 @@ class Spans(Grid):
     ascend, are disjoint and maximal. They are held as `compact`, int16 where a row has fewer than 32,768 tiles, and `runs` makes
     them anew at each reading. row = (mb * Hm + mh) * q_tiles + q_tile, and the tiles in its runs are key tiles; in the
     transposed form row = (mb * Hm + mh) * kv_tiles + kv_tile and runs are over query tiles. Bm (Hm) is 1 where the mask ignores
-    the batch (head). Positions at or past q_len and kv_len do not exist: a ragged last tile is FULL if all its real elements
-    are allowed.
+    the batch (head). halved: kinds are those of two halves of the queries (`halves`), for kernels alone. Positions at or past
+    q_len and kv_len do not exist: a ragged last tile is FULL if all its real elements are allowed.
     """
 
     row_ptr: torch.Tensor
@@ -60,8 +60,11 @@ class Spans(Grid):
     Bm: int = 1
     Hm: int = 1
     transposed: bool = False
+    halved: bool = False
 
     def __repr__(self) -> str:
+        if self.halved:
+            return f"Spans({self.q_len:,} x {self.kv_len:,}, halves of {self.q_tile} queries; {len(self.compact):,} runs)"
         counts = ", ".join(f"{n:,} {kind.name.lower()}" for kind, n in self.counts().items())
         return (f"Spans({self.q_len:,} x {self.kv_len:,} in tiles of {self.q_tile} x {self.kv_tile}, Bm={self.Bm}, Hm={self.Hm}, "
                 f"{counts}; {len(self.compact):,} runs{', transposed' if self.transposed else ''}, {self.device})")

@@ -14,6 +14,7 @@ from flexfa4.ir.bound import BoundGraph
 
 from .cells import Cells
 from .documents import Blocks, blocks_of
+from .halves import paired
 from .refine import Refiner
 from .spans import Kind, Tiling, runs_of_segments
 
@@ -35,6 +36,7 @@ class WorkSpans:
     (q0, q1, k0, k1): queries q0 .. q1 - 1, at most `q_tile` of them, and kv tile t holds keys from k0 + t * kv_tile on, of
     which those from k1 on are masked. FULL tiles end before k1. row = (mb * Hm + mh) * q_tiles + tile; a mask row of fewer work
     tiles than another ends in some without queries. On the CPU. by_document: tiles begin with documents in some mask row.
+    halved: kinds are those of two halves of the queries (`halves`).
     """
 
     row_ptr: torch.Tensor
@@ -45,6 +47,7 @@ class WorkSpans:
     Bm: int
     Hm: int
     by_document: bool
+    halved: bool = False
 
     @property
     def q_tiles(self) -> int:
@@ -56,9 +59,12 @@ class WorkSpans:
         return (self.tiles[:, 0] < self.tiles[:, 1]).numpy()
 
     def counts(self) -> dict[int, int]:
-        """Tiles in runs of each kind."""
+        """Tiles in runs of each kind; halved: halves of tiles."""
         runs = self.runs.numpy().astype(np.int64)
         length = runs[:, 1] - runs[:, 0]
+        if self.halved:
+            halves = runs[:, 2] & 3, runs[:, 2] >> 2
+            return {kind: sum(int(length[half == kind].sum()) for half in halves) for kind in (Kind.PARTIAL, Kind.FULL, INSIDE)}
         return {kind: int(length[runs[:, 2] == kind].sum()) for kind in (Kind.PARTIAL, Kind.FULL, INSIDE)}
 
     def __repr__(self) -> str:
@@ -73,16 +79,44 @@ def has_label_tests(bound: BoundGraph) -> bool:
     return bool(label_tests(simplify(bound.graph)))
 
 
-def work_spans(bound: BoundGraph, tiling: Tiling, budget: int) -> WorkSpans:
+def work_spans(bound: BoundGraph, tiling: Tiling, budget: int, halved: bool = False) -> WorkSpans:
     """The spans of a mask with label tests. bound: captures on the CPU; budget: elements that may be evaluated to settle tiles.
+    halved: with kinds for two halves of the queries of a tile.
 
     Raises LookupOutOfRange where the mask depends on a look-up past the end of a capture.
     """
     bound = replace(bound, graph=simplify(bound.graph))
-    refiner = Refiner(bound, tiling, budget)
+    fine = replace(tiling, q_tile=tiling.q_tile // 2) if halved else tiling
+    refiner = Refiner(bound, fine, budget)
     tables = refiner.analysis.labels
     blocks = blocks_of(bound, tiling, next((tables[n] for n in label_tests(bound.graph) if n in tables), None))
-    return _Builder(refiner, blocks, tiling).spans()
+    found = _Builder(refiner, blocks, fine).spans()
+    return _halved(found, blocks, fine, tiling) if halved else found
+
+
+def _halved(spans: WorkSpans, blocks: Blocks, fine: Tiling, tiling: Tiling) -> WorkSpans:
+    """From spans of half the queries a tile, cut along the same blocks."""
+    (small, _), (large, _) = blocks.tiles(fine), blocks.tiles(tiling)
+    first, first_large = (_first_rows(blocks, n, tiling.Bm * tiling.Hm)[0] for n in (small, large))
+    rows = _first_rows(blocks, large, tiling.Bm * tiling.Hm)[1] * tiling.Bm * tiling.Hm
+    block = np.repeat(np.arange(len(blocks)), small)
+    line = np.arange(block.size) - np.repeat(np.cumsum(small) - small, small)
+    row, side = (np.zeros(len(spans.tiles), np.int64) for _ in range(2))
+    row[first[block] + line], side[first[block] + line] = first_large[block] + line // 2, line % 2
+    row_ptr, runs = paired(spans.row_ptr.numpy(), spans.runs.numpy(), row, side, rows)
+    tiles, halves = np.zeros((rows, 4), np.int32), spans.tiles.numpy()
+    upper, lower = (first[block] + line)[line % 2 == 0], (first[block] + line)[line % 2 == 1]
+    tiles[row[upper]] = halves[upper]
+    tiles[row[lower], 1] = halves[lower, 1]
+    arrays = (torch.from_numpy(x) for x in (row_ptr, runs.astype(np.int32), tiles))
+    return WorkSpans(*arrays, tiling.q_tile, tiling.kv_tile, tiling.Bm, tiling.Hm, spans.by_document, halved=True)
+
+
+def _first_rows(blocks: Blocks, q_tiles: np.ndarray, masks: int) -> tuple[np.ndarray, int]:
+    """The first row of each block, its mask's and what the mask's blocks before it take; and the rows of a mask."""
+    per_mask = np.bincount(blocks.row, weights=q_tiles, minlength=masks).astype(np.int64)
+    most, before = int(per_mask.max()), np.cumsum(q_tiles) - q_tiles
+    return blocks.row * most + before - (np.cumsum(per_mask) - per_mask)[blocks.row], most
 
 
 @dataclass
@@ -98,11 +132,7 @@ class _Builder:
         t, blocks = self.tiling, self.blocks
         q_tiles, kv_tiles = blocks.tiles(t)
         masks = t.Bm * t.Hm
-        per_mask = np.bincount(blocks.row, weights=q_tiles, minlength=masks).astype(np.int64)
-        most = int(per_mask.max())
-        # The first row of each block: its mask's, and what the mask's blocks before it take.
-        before = np.cumsum(q_tiles) - q_tiles
-        self.first = blocks.row * most + before - (np.cumsum(per_mask) - per_mask)[blocks.row]
+        self.first, most = _first_rows(blocks, q_tiles, masks)
         self.size = q_tiles, kv_tiles
         self._refine()
         columns = zip(*self.parts) if self.parts else [()] * 4

@@ -82,10 +82,9 @@ def lists_of(case: Case, plan, q, k) -> Lists:
         grid = plan.q_tile, case.lengths[0]
         return make_lists(None, dense_schedule(tiles, heads, case.split_over), grid=grid) if case.split_over else NO_MASK
     mask = create_block_mask(case.mask_mod, case.batch, case.heads[0], *case.lengths)
-    made = mask.work_spans if plan.places_work else mask.spans
-    spans = made(plan.q_tile, plan.tiles.kv_tile)
+    spans = mask.work_spans(plan.q_tile, plan.tiles.kv_tile, plan.halves)
     placed, schedule = isinstance(spans, WorkSpans), None
-    assert PAIRS or not case.by_document or not plan.places_work or placed and spans.by_document, f"{case.name}: {spans}"
+    assert PAIRS or not case.by_document or placed and spans.by_document, f"{case.name}: {spans}"
     if case.ordered or case.split_over or placed:
         schedule = make_schedule(work_of(spans, heads), case.split_over or 2, 1, split=case.split_over > 0)
     lists = make_lists(spans, schedule)

@@ -15,12 +15,16 @@ pytestmark = [
 ]
 
 
+# Scheduler, head dims, CTAs that work together; whether spans tell the two query tiles of a work item apart, a bias of the distance.
 SLOW = [("counter", 192, 128, 1), ("clc", 192, 128, 1), ("static", 64, 64, 1), ("static", 256, 256, 1)]
 SLOW += [("static", 128, 128, 1, "bias"), ("static", 128, 128, 2), ("counter", 192, 128, 2), ("static", 256, 256, 2)]
+SLOW += [("counter", 128, 128, 1), ("static", 192, 128, 1), ("counter", 128, 128, 1, "halves"), ("clc", 128, 128, 1, "halves")]
+SLOW += [("static", 64, 64, 1, "halves"), ("static", 128, 128, 1, "halves", "bias")]
 
 
 @pytest.mark.parametrize("kernel", [
-    ("static", 128, 128, 1), ("counter", 128, 128, 1), ("clc", 128, 128, 1), ("static", 192, 128, 1), ("counter", 128, 128, 2),
+    ("static", 128, 128, 1), ("clc", 128, 128, 1), ("counter", 128, 128, 2), ("static", 128, 128, 1, "halves"),
+    ("static", 192, 128, 1, "halves"),
     *(pytest.param(kernel, marks=pytest.mark.slow) for kernel in SLOW),
 ], ids=lambda kernel: " ".join(map(str, kernel)))  # fmt: skip
 def test_every_deletion_is_seen(kernel):

@@ -10,8 +10,11 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32
 from cutlass.cute.nvgpu import tcgen05
 
+from flexfa4.emit.values import select
+
 from ..carried import Fixed
 from ..hooks import LN_2, Hooks, RowHooks
+from ..runs import Runs
 from ..walk import UNSPLIT, WorkItem
 from .context import Context
 from .scheduler import following
@@ -29,31 +32,41 @@ class Correction(Fixed):
     @cute.jit
     def run(self):
         ctx, scheduler, barriers = self.ctx, self.ctx.scheduler, self.ctx.barriers
-        hooks = Hooks(ctx.signature, ctx.values)
+        hooks, halved = Hooks(ctx.signature, ctx.values), ctx.signature.halved
         factor_parity, o_parity, out_parity, skip_parity = Int32(0), Int32(0), Int32(1), Int32(0)
         # O is there to be overwritten: the first product of an item waits for no rescaling, but for O's reader.
-        for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
-            barriers.p_ready.arrive(i)
+        if cutlass.const_expr(not halved):
+            for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
+                barriers.p_ready.arrive(i)
         at = scheduler.first()
         while scheduler.busy(at):
             item = scheduler.item(at.index)
-            count, passed = scheduler.tiles(item), Int32(1)
-            any_tile = count > 0
-            if any_tile:
-                self.pass_first(factor_parity)
-                factor_parity = factor_parity ^ 1
-            elif cutlass.const_expr(ctx.tiles.out_over_q):
-                # Without tiles nothing else keeps store from announcing q_empty again before load has seen it.
-                barriers.q_skipped.wait(0, skip_parity)
-                skip_parity = skip_parity ^ 1
-            while passed < count:
-                for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
-                    self.rescale(i, factor_parity)
-                factor_parity, passed = factor_parity ^ 1, following(passed)
+            if cutlass.const_expr(halved):
+                runs = scheduler.runs(item)
+                any_tile = runs.valid
+                seen, factor_parity = self.rescale_by_halves(runs, factor_parity)
+            else:
+                count, passed = scheduler.tiles(item), Int32(1)
+                any_tile, seen = count > 0, Int32(0)
+                if any_tile:
+                    self.pass_first(factor_parity)
+                    factor_parity = factor_parity ^ 1
+                while passed < count:
+                    for i in cutlass.range_constexpr(ctx.tiles.q_tiles):
+                        self.rescale(i, factor_parity)
+                    factor_parity, passed = factor_parity ^ 1, following(passed)
+            if cutlass.const_expr(ctx.tiles.out_over_q):
+                if not any_tile:
+                    # Without tiles nothing else keeps store from announcing q_empty again before load has seen it.
+                    barriers.q_skipped.wait(0, skip_parity)
+                    skip_parity = skip_parity ^ 1
             for i in cutlass.range(ctx.tiles.q_tiles, unroll=1):
-                self.finish(i, item, hooks, any_tile, (factor_parity, o_parity, out_parity))
+                sees, parity = any_tile, factor_parity
+                if cutlass.const_expr(halved):
+                    sees, parity = Boolean(seen >> i & 1 != 0), factor_parity >> i & 1
+                self.finish(i, item, hooks, (any_tile, sees), (parity, o_parity, out_parity))
             if any_tile:
-                factor_parity, o_parity = factor_parity ^ 1, o_parity ^ 1
+                factor_parity, o_parity = factor_parity ^ (seen if cutlass.const_expr(halved) else 1), o_parity ^ 1
             out_parity = out_parity ^ 1
             at = scheduler.next(at)
         barriers.tmem_free.arrive(0)
@@ -65,14 +78,36 @@ class Correction(Fixed):
             self.ctx.barriers.scale_empty.arrive(i)
 
     @cute.jit
-    def rescale(self, i: Int32, parity: Int32):
-        """O of query tile i times the factor of each row, if any row of the warp has one. That S of the next tile has been there,
-        of which the factor comes, says that the product before it, into O, is done."""
+    def rescale_by_halves(self, runs: Runs, parities: Int32):
+        """All tiles of an item whose query tiles see different ones. parities: of scale_full, a bit each. Returns which of them
+        saw any, and the parities. No factor is below the first tile's `above`: there is nothing in O yet."""
+        seen, parity, other_parity = Int32(0), parities & 1, parities >> 1
+        above, other_above = Float32(-1.0), Float32(-1.0)
+        while runs.valid:
+            halves, tile = runs.halves(), runs.begin
+            one, other = halves & 1, halves >> 1
+            then_above = select(one != 0, Float32(1.0), above, Float32)
+            then_other = select(other != 0, Float32(1.0), other_above, Float32)
+            while tile < runs.stop:
+                if one != 0:
+                    self.rescale(0, parity, above)
+                if other != 0:
+                    self.rescale(1, other_parity, other_above)
+                parity, other_parity, tile = parity ^ one, other_parity ^ other, following(tile)
+                above, other_above = then_above, then_other
+            seen = seen | halves
+            runs = self.ctx.scheduler.next_runs(runs)
+        return seen, parity | other_parity << 1
+
+    @cute.jit
+    def rescale(self, i: Int32, parity: Int32, above: Float32 = 1.0):
+        """O of query tile i times the factor of each row, if any row of the warp has one below `above`. That S of the next tile
+        has been there, of which the factor comes, says that the product before it, into O, is done."""
         ctx, barriers = self.ctx, self.ctx.barriers
         barriers.scale_full.wait(i, parity)
         factor = ctx.statistics.factor[self.thread, i]
         barriers.scale_empty.arrive(i)
-        if cute.arch.vote_any_sync(factor < 1.0):
+        if cute.arch.vote_any_sync(factor < above):
             load, blocks = self.o_blocks(i, tcgen05.Ld32x32bOp)
             store, _ = self.o_blocks(i, tcgen05.St32x32bOp)
             for block in cutlass.range_constexpr(len(blocks)):
@@ -83,9 +118,11 @@ class Correction(Fixed):
         barriers.p_ready.arrive(i)
 
     @cute.jit
-    def finish(self, i: Int32, item: WorkItem, hooks: Hooks, any_tile, parities: tuple):
-        """Normalised O of query tile i to shared memory, its LSE to memory; zeros and -inf for rows that saw no key."""
+    def finish(self, i: Int32, item: WorkItem, hooks: Hooks, seen: tuple, parities: tuple):
+        """Normalised O of query tile i to shared memory, its LSE to memory; zeros and -inf for rows that saw no key. seen:
+        whether the item has tiles, and this query tile sees any."""
         ctx, barriers = self.ctx, self.ctx.barriers
+        in_item, any_tile = seen
         factor_parity, o_parity, out_parity = parities
         row_sum, row_max = Float32(0.0), -Float32.inf
         if any_tile:
@@ -93,6 +130,8 @@ class Correction(Fixed):
             row_sum = ctx.statistics.factor[self.thread, i]
             row_max = ctx.statistics.maximum[self.thread, i]
             barriers.scale_empty.arrive(i)
+        # Of a query tile that sees none it says that its queries, in the place of the output, have been loaded.
+        if in_item:
             barriers.o_full.wait(i, o_parity)
         factor, lse = Float32(0.0), -Float32.inf
         if row_max != -Float32.inf:
@@ -112,8 +151,9 @@ class Correction(Fixed):
         if cutlass.const_expr(ctx.parts is not None):
             if not whole:
                 self.write_part(i, any_tile, factor, lse, item.part, exists)
-        if any_tile:
-            barriers.p_ready.arrive(i)
+        if cutlass.const_expr(not ctx.signature.halved):
+            if any_tile:
+                barriers.p_ready.arrive(i)
         cute.arch.fence_proxy("async.shared", space="cta")
         barriers.out_full.arrive(i)
         if whole & exists:

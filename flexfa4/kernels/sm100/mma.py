@@ -14,10 +14,14 @@ from cutlass import Float32, Int32
 
 from ..barriers import Turn
 from ..carried import Fixed
+from ..runs import Runs
 from .context import Context
 from .products import STEP, SharedOperand, instruction_descriptor, multiply
 from .scheduler import following
 
+# Of two query tiles that see different tiles, bits of query tile 0; those of query tile 1 are next to them: whether it saw the
+# tile before, whether its O has begun, and its parity of p_ready.
+_SAW, _BEGUN, _PARITY = 1, 4, 16
 TMEM_COLUMNS = 512  # all: one CTA an SM. The views of `shapes` rely on the allocation to begin at column 0.
 
 
@@ -45,7 +49,11 @@ class Mma(Fixed):
         turn, q_parity, p_parity = Turn.first(ctx.tiles.kv_stages), Int32(0), Int32(0)
         at = scheduler.first()
         while scheduler.busy(at):
-            count = scheduler.tiles(scheduler.item(at.index))
+            count = Int32(0)
+            if cutlass.const_expr(ctx.signature.halved):
+                turn, q_parity, p_parity = self.by_halves(scheduler.runs(scheduler.item(at.index)), turn, q_parity, p_parity)
+            else:
+                count = scheduler.tiles(scheduler.item(at.index))
             if count > 0:
                 barriers.kv_full.wait(turn.index, turn.phase)
                 for i in cutlass.range(ctx.tiles.q_tiles, unroll=1):
@@ -83,6 +91,65 @@ class Mma(Fixed):
         barriers.kv_empty.commit(k_turn.index)
         return k_turn.next()
 
+    @cute.jit
+    def by_halves(self, runs: Runs, turn: Turn, q_parity: Int32, bits: Int32):
+        """As in `run`, the products of an item whose query tiles see different tiles: of each K or V tile those of the query
+        tiles that see it. bits: see `_SAW`. Returns the turn, the parity and the bits."""
+        ctx, scheduler, barriers = self.ctx, self.ctx.scheduler, self.ctx.barriers
+        if runs.valid:
+            seen = runs.halves()
+            barriers.kv_full.wait(turn.index, turn.phase)
+            for i in cutlass.range(ctx.tiles.q_tiles, unroll=1):
+                barriers.q_full.wait(i, q_parity)
+                if seen >> i & 1 != 0:
+                    self.multiply_qk(i, turn.index)
+            barriers.kv_empty.commit(turn.index)
+            q_parity, turn = q_parity ^ 1, turn.next()
+            bits, tile = bits & 3 * _PARITY | seen, following(runs.begin)
+            while runs.valid:
+                while tile < runs.stop:
+                    turn = self.step_by_halves(turn, bits, seen)
+                    bits, tile = multiplied(bits) | seen, following(tile)
+                runs = scheduler.next_runs(runs)
+                tile, seen = runs.begin, runs.halves()
+            if cutlass.const_expr(not ctx.tiles.out_over_q):
+                barriers.q_empty.commit(0)
+            barriers.kv_full.wait(turn.index, turn.phase)
+            for i in cutlass.range(ctx.tiles.q_tiles, unroll=1):
+                self.multiply_pv_if_seen(i, turn.index, bits)
+                if bits >> i & _BEGUN + _SAW != 0:
+                    barriers.o_full.commit(i)
+            # Of a query tile that saw none after the others, which correction has begun: it has passed the phase before.
+            for i in cutlass.range(ctx.tiles.q_tiles, unroll=1):
+                if bits >> i & _BEGUN + _SAW == 0:
+                    barriers.o_full.commit(i)
+            barriers.kv_empty.commit(turn.index)
+            bits, turn = multiplied(bits), turn.next()
+        return turn, q_parity, bits
+
+    @cute.jit
+    def step_by_halves(self, turn: Turn, bits: Int32, seen: Int32) -> Turn:
+        """As `step`. seen: which query tiles see the next tile."""
+        barriers, last = self.ctx.barriers, self.ctx.tiles.q_tiles - 1
+        k_turn = turn.next()
+        barriers.kv_full.wait(turn.index, turn.phase)
+        for i in cutlass.range(last + 1, unroll=1):
+            self.multiply_pv_if_seen(i, turn.index, bits)
+            if i == last:
+                barriers.kv_empty.commit(turn.index)
+            if i == 0:
+                barriers.kv_full.wait(k_turn.index, k_turn.phase)
+            if seen >> i & 1 != 0:
+                self.multiply_qk(i, k_turn.index)
+        barriers.kv_empty.commit(k_turn.index)
+        return k_turn.next()
+
+    @cute.jit
+    def multiply_pv_if_seen(self, i: Int32, stage: Int32, bits: Int32):
+        own = bits >> i
+        if own & _SAW != 0:
+            self.multiply_pv(i, stage, own // _PARITY & 1, own & _BEGUN)
+
     def multiply_qk(self, i: Int32, stage: Int32) -> None:
         """S of query tile i = Q K^T, K in `stage`."""
         shapes, mma = self.ctx.shapes, self.ctx.shapes.qk_mma()
@@ -109,3 +176,9 @@ class Mma(Fixed):
             barriers.p_full.wait(i, parity)
             with cute.arch.elect_one():
                 multiply(o, p, v, range(early, steps), instruction, 1, tiles.ctas)
+
+
+def multiplied(bits: Int32) -> Int32:
+    """The bits of both query tiles after the products with V of those that saw the tile, for which the next tile is to be set."""
+    saw = bits & 3 * _SAW
+    return bits & ~(3 * _SAW) ^ saw * _PARITY | saw * _BEGUN

@@ -113,9 +113,9 @@ class Scheduler(Fixed):
     def item(self, index: Int32) -> WorkItem:
         return work_item(index, self.work, self.grid)
 
-    def runs(self, item: WorkItem) -> Runs:
-        """At the item's first tiles."""
-        return uniform(runs_from(start_walk(item, self.spans, self.grid, self.split), self.whole_tiles))
+    def runs(self, item: WorkItem, half: Int32 | None = None) -> Runs:
+        """At the item's first tiles. half: those of one query tile, where the spans tell the two apart."""
+        return uniform(runs_from(start_walk(item, self.spans, self.grid, self.split), self.whole_tiles, half))
 
     def next_runs(self, runs: Runs) -> Runs:
         return uniform(runs.next())

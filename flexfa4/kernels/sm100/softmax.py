@@ -102,14 +102,16 @@ class Softmax(Fixed):
         at = scheduler.first()
         while scheduler.busy(at):
             item = scheduler.item(at.index)
-            runs = scheduler.runs(item)
+            runs = scheduler.runs(item, self.q_tile if ctx.signature.halved else None)
             place = ctx.place(item)
             rows = ctx.row_hooks(hooks, item, ctx.row(place, self.q_tile, self.thread))
             row = Row(rows, rows.exponent_scale(ctx.scale), place, edits, table)
-            any_tile = runs.valid
+            any_tile = Boolean(False) if cutlass.const_expr(ctx.signature.halved) else runs.valid
             state = state.restarted()
             while runs.valid:
                 tile = runs.begin
+                if cutlass.const_expr(ctx.signature.halved):
+                    any_tile = any_tile | Boolean(tile < runs.stop)
                 while tile < runs.stop:
                     state = self.tile(row, tile, runs.hidden, state)
                     tile = following(tile)
@@ -139,7 +141,10 @@ class Softmax(Fixed):
         if cutlass.const_expr(row.table is None):
             barriers.s_full.wait(self.q_tile, state.s_parity)
         # Not right before the factor is written: exponentials would be moved up to before the wait, more than registers hold.
-        barriers.scale_empty.wait(self.q_tile, state.empty_parity)
+        # By halves every S but an item's first follows a product that correction has let go on after it read the factor; and the
+        # first does where queries are loaded after the output before them is stored. A table is written before there is an S.
+        if cutlass.const_expr(not (ctx.signature.halved and ctx.tiles.out_over_q) or row.table is not None):
+            barriers.scale_empty.wait(self.q_tile, state.empty_parity)
         if cutlass.const_expr(row.table is not None):
             row.table.fill(row.hooks, ctx.query(row.place, self.q_tile), first)
             barriers.s_full.wait(self.q_tile, state.s_parity)
