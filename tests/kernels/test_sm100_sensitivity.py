@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 
-# Scheduler, head dims, CTAs that work together; whether spans tell the two query tiles of a work item apart, a bias of the distance.
+# Scheduler, head dims, CTAs that work together; whether spans tell the two query tiles apart, a bias of the distance.
 SLOW = [("counter", 192, 128, 1), ("clc", 192, 128, 1), ("static", 64, 64, 1), ("static", 256, 256, 1)]
 SLOW += [("static", 128, 128, 1, "bias"), ("static", 128, 128, 2), ("counter", 192, 128, 2), ("static", 256, 256, 2)]
 SLOW += [("counter", 128, 128, 1), ("static", 192, 128, 1), ("counter", 128, 128, 1, "halves"), ("clc", 128, 128, 1, "halves")]
