@@ -246,11 +246,14 @@ def _parts(mods: tuple) -> tuple[Parts | None, Parts | None, Parts | None] | Non
 def _name(query: Tensor, key: Tensor, value: Tensor, parts: tuple, block_mask: BlockMask | None, scale,
           gqa: bool) -> tuple | None:
     """The name of a kind; None for tensors that have no strides."""
+    score, mask, out = parts
     try:
         return (query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride(), query.dtype, key.dtype,
                 value.dtype, query.get_device(), key.get_device(), value.get_device(), scale, gqa, id(block_mask),
                 block_mask.revision if block_mask is not None else 0,
-                *[None if part is None else (id(part[0]), *map(repr, part[1])) for part in parts])   # 0.0 == -0.0
+                None if score is None else (id(score[0]), score[1]),
+                None if mask is None else (id(mask[0]), mask[1]),
+                None if out is None else (id(out[0]), out[1]))
     except RuntimeError:
         return None
 
