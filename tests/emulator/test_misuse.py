@@ -31,7 +31,8 @@ def test_a_barrier_that_is_used_wrongly_stops_the_launch(right, wrong, words):
 
 
 ALLOC = "@%p1 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r3+8], 32; bar.sync 0; ld.shared.b32 %r20, [%r3+8];"
-PEER = INIT.replace("COUNT", "1") + "xor.b32 %r9, %r3, RANK; { W: mbarrier.try_wait.parity.shared.b64 %p7, [%r9], 1; @!%p7 bra W; }"
+PEER = INIT.replace("COUNT", "1")
+PEER += "xor.b32 %r9, %r3, RANK; { W: mbarrier.try_wait.parity.shared.b64 %p7, [%r9], 1; @!%p7 bra W; }"
 
 
 @pytest.mark.parametrize("right, wrong, words", [
