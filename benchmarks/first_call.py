@@ -30,10 +30,11 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import performance_page
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "first_call"
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-MARK = ("<!-- table: begin (benchmarks/first_call.py) -->", "<!-- table: end (benchmarks/first_call.py) -->")
 LENGTH, HEADS, DIM = 512, 16, 128
 CALLS = 1500
 HERE = "here"  # the GPU of this machine
@@ -296,9 +297,7 @@ def main() -> int:
     RESULTS.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
     text = tables(rows)
     RESULTS.with_suffix(".md").write_text(f"{text}\n")
-    page = ROOT / "docs" / "performance.md"
-    before, rest = page.read_text().split(MARK[0])
-    page.write_text(f"{before}{MARK[0]}\n\n{text}\n\n{MARK[1]}{rest.split(MARK[1])[1]}")
+    performance_page.fill("first_call.py", text)
     print(text)
     return 0
 

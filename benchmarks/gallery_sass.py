@@ -12,12 +12,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import conftest  # noqa: E402, F401
+import performance_page  # noqa: E402
 
 from flexfa4 import mods  # noqa: E402
 from flexfa4.cli import machine_code  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "gallery_sass.md"
-MARK = ("<!-- table: begin (benchmarks/gallery_sass.py) -->", "<!-- table: end (benchmarks/gallery_sass.py) -->")
 
 
 def table() -> str:
@@ -38,9 +38,7 @@ def table() -> str:
 def main() -> int:
     text = table()
     RESULTS.write_text(text + "\n")
-    page = ROOT / "docs" / "performance.md"
-    before, rest = page.read_text().split(MARK[0])
-    page.write_text(f"{before}{MARK[0]}\n\n{text}\n\n{MARK[1]}{rest.split(MARK[1])[1]}")
+    performance_page.fill("gallery_sass.py", text)
     return 0
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import conftest  # noqa: E402, F401
+import performance_page  # noqa: E402
 
 from flexfa4.emit import sass  # noqa: E402
 from flexfa4.emit.cubin import kernel_facts  # noqa: E402
@@ -25,7 +26,6 @@ from flexfa4.plan.build import pair_pays, sm100_pair, sm100_tiles  # noqa: E402
 from flexfa4.plan.roofline import clocks, shared_memory  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "sm100_pairs.md"
-MARK = ("<!-- table: begin (benchmarks/sm100_pairs.py) -->", "<!-- table: end (benchmarks/sm100_pairs.py) -->")
 DIMS = ((64, 64), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256))
 BOX_COLUMNS = (64, 32, 16)  # of 16 bits, in one TMA instruction: the swizzle's width, the widest that divides a tile's
 
@@ -72,9 +72,7 @@ def table() -> str:
 def main() -> int:
     text = table()
     RESULTS.write_text(text + "\n")
-    page = ROOT / "docs" / "performance.md"
-    before, rest = page.read_text().split(MARK[0])
-    page.write_text(f"{before}{MARK[0]}\n\n{text}\n\n{MARK[1]}{rest.split(MARK[1])[1]}")
+    performance_page.fill("sm100_pairs.py", text)
     return 0
 
 

@@ -20,10 +20,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+import performance_page  # noqa: E402
 from flexfa4.emit import sass  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "sm100_sass"
-MARK = ("<!-- table: begin (benchmarks/sm100_sass.py) -->", "<!-- table: end (benchmarks/sm100_sass.py) -->")
 # name -> head dims, what of the gallery, arguments of flash-attn-4
 CASES = {
     "D=128": ((128, 128), "", {}),
@@ -193,9 +193,7 @@ def main() -> None:
     text = "\n\n".join((table(rows), resources(rows), roofline(rows)))
     RESULTS.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
     RESULTS.with_suffix(".md").write_text(text + "\n")
-    page = ROOT / "docs" / "performance.md"
-    before, rest = page.read_text().split(MARK[0])
-    page.write_text(f"{before}{MARK[0]}\n\n{text}\n\n{MARK[1]}{rest.split(MARK[1])[1]}")
+    performance_page.fill("sm100_sass.py", text)
     print(text)
 
 

@@ -2,21 +2,15 @@
 streams, other devices, and that calls which differ in numbers only compile nothing."""
 import pytest
 import torch
-
+from one_size import NEEDS_A_KERNEL
 
 from flexfa4 import create_block_mask, flex_attention, mods, reference
 from flexfa4.runtime import engine
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, NEEDS_A_KERNEL]
 
 # Of the largest output: P and the output are rounded to the inputs' type, each by at most 2^-8 (2^-11) of its value.
 ROUNDING = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
-
-
-@pytest.fixture(autouse=True)
-def needs_a_kernel():
-    if engine.architecture(torch.device("cuda", torch.cuda.current_device())) is None:
-        pytest.skip("this GPU has no kernel")
 
 
 def inputs(q_len=300, kv_len=300, heads=4, kv_heads=2, dims=(128, 128), batch=2, dtype=torch.bfloat16, seed=0):

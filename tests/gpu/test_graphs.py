@@ -7,26 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from one_size import HEADS, LENGTH, NEEDS_A_KERNEL, inputs
 
 from flexfa4 import create_block_mask, flex_attention, mods
 from flexfa4.errors import UnsupportedError
-from flexfa4.runtime import engine, kernels, lists, repeat, spans_cache
+from flexfa4.runtime import kernels, lists, repeat, spans_cache
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, NEEDS_A_KERNEL]
 
-HEADS, LENGTH, DIM = 4, 512, 64
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(autouse=True)
-def needs_a_kernel():
-    if engine.architecture(torch.device("cuda", torch.cuda.current_device())) is None:
-        pytest.skip("this GPU has no kernel")
-
-
-def inputs(q_len=LENGTH, kv_len=LENGTH, seed=0):
-    g = torch.Generator(device="cuda").manual_seed(seed)
-    return [torch.randn(1, HEADS, n, DIM, generator=g, device="cuda").to(torch.bfloat16) for n in (q_len, kv_len, kv_len)]
 
 
 def captured(q, k, v, **given):

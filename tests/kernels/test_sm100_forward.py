@@ -26,9 +26,9 @@ OUT_TOLERANCE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 LSE_TOLERANCE = 7.6e-5 + 3e-6
 
 
-def rows_of(*words: str) -> list[dict]:
+def rows_of(*words: str, kernel: str = "sm100", seconds: int = 500) -> list[dict]:
     script = Path(__file__).with_name("forward_emulated.py")
-    done = subprocess.run([sys.executable, str(script), "sm100", *words], capture_output=True, text=True, timeout=500)
+    done = subprocess.run([sys.executable, str(script), kernel, *words], capture_output=True, text=True, timeout=seconds)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -1,13 +1,9 @@
 """Pairs of CTAs in the Blackwell forward, in the emulator against dense float64 attention: every case of the single CTA, and rows
 around the edges of what a pair holds. `forward_emulated.py` lists the cases."""
 import importlib.util
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from test_sm100_forward import check
+from test_sm100_forward import check, rows_of
 
 pytestmark = [
     pytest.mark.compile,
@@ -19,15 +15,8 @@ QUICK = ("pairs, 128, 769 x 300", "pairs, 192, 513 x 900", "pairs, scores that r
          "pairs, documents", "pairs, some without keys", "pairs, D=256")  # fmt: skip
 
 
-def rows_of(*words: str) -> list[dict]:
-    script = Path(__file__).with_name("forward_emulated.py")
-    done = subprocess.run([sys.executable, str(script), "sm100-pairs", *words], capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def test_a_few_cases_agree_with_float64():
-    rows = rows_of(*QUICK)
+    rows = rows_of(*QUICK, kernel="sm100-pairs")
     assert {row["case"] for row in rows} == set(QUICK)
     check(rows)
 
@@ -35,6 +24,6 @@ def test_a_few_cases_agree_with_float64():
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_case_agrees_with_float64(share):
-    rows = rows_of(f"{share}/{SHARES}")
+    rows = rows_of(f"{share}/{SHARES}", kernel="sm100-pairs", seconds=900)
     assert len(rows) >= 40
     check(rows)
