@@ -24,7 +24,7 @@ from flexfa4.facts.documents import TRUE, inside
 from flexfa4.ir import Op
 from flexfa4.plan.signature import KINDS
 
-from .added import NOTHING, Added, Rows, split_root
+from .added import NOTHING, Added, Rows, Split, split_root
 from .affine import Walker, affine_terms
 from .arguments import Signature, Values
 from .bits import WORD, Pairs, Run, Words, below, bit
@@ -63,11 +63,10 @@ class Hooks(Fixed):
     def has(self, kind: str) -> bool:
         return kind in self.emitters
 
-    def softmax_scale(self, scale: Float32, split: bool = False) -> Float32:
-        """What scores are multiplied by inside exp2: with a score graph they are scaled before it, and log2(e) is left. split:
-        the graph's additions are kept apart (`RowHooks.added`)."""
-        untouched = not self.has("score") or split and self.split.inner.op is Op.SCORE
-        return _scaled(scale * LOG2_E if untouched else Float32(LOG2_E), self.factor() if split else None)
+    def softmax_scale(self, scale: Float32) -> Float32:
+        """What scores are multiplied by inside exp2: with a score graph they are scaled before it, and log2(e) is left. The
+        graph's additions are kept apart (`RowHooks.added`)."""
+        return _exponent_scale(self.split, scale, self.factor())
 
     def factor(self) -> Float32 | None:
         """What the graph multiplies all scores by, where that is kept apart."""
@@ -78,7 +77,7 @@ class Hooks(Fixed):
         return self.split is not None and bool(self.split.walked)
 
     def hidden(self) -> Float32:
-        """A score that `softmax_scale(..., split=True)` makes -inf."""
+        """A score that `softmax_scale` makes -inf."""
         return _hidden(self.factor())
 
     def tile(self, b: Int32, h: Int32 | None) -> "TileHooks":
@@ -119,7 +118,7 @@ class RowHooks(Fixed):
         return [Stretch(read, self._emitters[kind], scope, area) for read in self._reads[kind]]
 
     def added(self, first_column: Int32, area: Area) -> Added:
-        """What `score(..., split=True)` leaves out, at a fragment."""
+        """What `score` leaves out, at a fragment."""
         if self._split is None or not (self._split.walked or self._split.of_row):
             return NOTHING
         rows = self._rows["score"]
@@ -138,9 +137,8 @@ class RowHooks(Fixed):
         return self._split.factor(self._rows["score"][i]) if self._split else None
 
     def exponent_scale(self, scale: Float32, i: int = 0) -> Float32:
-        """`Hooks.softmax_scale(scale, split=True)` of a row."""
-        untouched = self._split is None or self._split.inner.op is Op.SCORE
-        return _scaled(scale * LOG2_E if untouched else Float32(LOG2_E), self.factor(i))
+        """`Hooks.softmax_scale` of a row."""
+        return _exponent_scale(self._split, scale, self.factor(i))
 
     def hidden(self, i: int = 0) -> Float32:
         """A score that `exponent_scale` makes -inf."""
@@ -164,16 +162,16 @@ class RowHooks(Fixed):
         return sum((Float32(scope.value_of(n)) * (sign * LOG2_E) for sign, n in self._split.tabled), Float32(0.0))
 
     def score(self, fragment: cute.Tensor, columns: Sequence[Int32], scale: Float32, area: Area | None = None,
-              slices: Sequence[Stretch | Gathered] = (), split: bool = False, kept: Callable | None = None) -> None:
-        """fragment[i, j] = score graph(fragment[i, j] * scale) in place; nothing without a score graph. area: where the offsets
-        of rows and columns are known while compiling; affine terms are then walked. slices: those that are inside. split: without
-        what `added` gives; nothing where the scaled score is all that is left (`Hooks.softmax_scale`). kept: from a column of the
-        fragment to `Split.kept`'s value."""
-        if "score" not in self._rows or split and self._split.inner.op is Op.SCORE:
+              slices: Sequence[Stretch | Gathered] = (), kept: Callable | None = None) -> None:
+        """fragment[i, j] = score graph(fragment[i, j] * scale) in place, without what `added` gives; nothing without a score
+        graph or where the scaled score is all that is left of it (`Hooks.softmax_scale`). area: where the offsets of rows and
+        columns are known while compiling; affine terms are then walked. slices: those that are inside. kept: from a column of
+        the fragment to `Split.kept`'s value."""
+        if "score" not in self._rows or self._split.inner.op is Op.SCORE:
             return
         emitter, tile, rows = self._emitters["score"], self._tiles["score"], self._rows["score"]
         walks = self._walker is not None and area is not None
-        scaled = self._split.scaled if split else None
+        scaled = self._split.scaled
         factors = [scale * Float32(row.value_of(scaled[1])) if scaled else scale for row in rows]
         values = [self._times(fragment, i, factor) for i, factor in enumerate(factors)]
         if walks:
@@ -189,7 +187,7 @@ class RowHooks(Fixed):
                 if scaled:
                     known[scaled[0]] = values[i][j]
                 scope = emitter.join(row, column, known=known, score=values[i][j])
-                fragment[i, j] = Float32(scope.value_of(self._split.inner) if split else scope.value())
+                fragment[i, j] = Float32(scope.value_of(self._split.inner))
 
     def _times(self, fragment: cute.Tensor, i: int, factor: Float32) -> list[Float32]:
         """A row of a fragment times a number; two at a time where the architecture can."""
@@ -262,6 +260,11 @@ class RowHooks(Fixed):
             column = tile.inner(d=d)
             for i, row in enumerate(rows):
                 fragment[i, j] = Float32(self._emitters["out"].join(row, column, out=fragment[i, j]).value())
+
+
+def _exponent_scale(split: Split | None, scale: Float32, factor: Float32 | None) -> Float32:
+    untouched = split is None or split.inner.op is Op.SCORE
+    return _scaled(scale * LOG2_E if untouched else Float32(LOG2_E), factor)
 
 
 def _scaled(value: Float32, factor: Float32 | None) -> Float32:

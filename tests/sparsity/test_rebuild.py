@@ -100,36 +100,22 @@ WIDE = torch.tensor([5, 90, 2**62])
 
 
 @pytest.mark.gpu
-def test_large_ones_inside_a_cuda_graph():
-    n = 16384
+@pytest.mark.parametrize("n, capacity, orders", [
+    (1024, 200, [torch.arange(1024) // 100]),
+    (16384, 2000, [documents(16384, 40, 5, order) for order in ("rising", "shuffled", "recurring")]),
+])
+def test_inside_a_cuda_graph(n, capacity, orders):
     labels = torch.zeros(n, dtype=torch.int64, device="cuda")
     mask = create_block_mask(mods.document_causal(labels), 1, 1, n, n)
-    fixed = mask.reserve(2000)
+    fixed = mask.reserve(capacity)
     mask.rebuild_into(fixed)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         mask.rebuild_into(fixed)
-    for order in ("rising", "shuffled", "recurring"):
-        labels.copy_(documents(n, 40, 5, order))
+    for order in orders:
+        labels.copy_(order)
         graph.replay()
         fixed.check()
         expected = mask.resize(n, n).spans()
         assert torch.equal(fixed.row_ptr, expected.row_ptr) and torch.equal(fixed.runs[:len(expected.runs)], expected.runs)
-
-
-@pytest.mark.gpu
-def test_inside_a_cuda_graph():
-    labels = torch.zeros(1024, dtype=torch.int64, device="cuda")
-    mask = create_block_mask(mods.document_causal(labels), 1, 1, 1024, 1024)
-    fixed = mask.reserve(200)
-    mask.rebuild_into(fixed)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        mask.rebuild_into(fixed)
-    labels.copy_(torch.arange(1024, device="cuda") // 100)
-    graph.replay()
-    fixed.check()
-    expected = mask.resize(1024, 1024).spans()
-    assert torch.equal(fixed.runs[:len(expected.runs)], expected.runs) and torch.equal(fixed.row_ptr, expected.row_ptr)

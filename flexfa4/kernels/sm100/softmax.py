@@ -173,7 +173,7 @@ class Softmax(Fixed):
         gathered: `RowHooks.gathered` of it."""
         columns = cute.size(s)
         area = Area((0,), tuple(range(columns)))
-        row.hooks.score(s, columns_from(first, columns), self.ctx.scale, area, gathered, True, added.kept(offset))
+        row.hooks.score(s, columns_from(first, columns), self.ctx.scale, area, gathered, added.kept(offset))
         if added.by_column:
             added.add(s, row.scale, offset)
 

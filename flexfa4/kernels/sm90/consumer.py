@@ -136,11 +136,11 @@ def edit_scores(rows: RowHooks, columns: Columns, scores: cute.Tensor, tile: Int
     slices = rows.slices("score", keys[0], area)
     if cutlass.const_expr(len(slices) > 0):
         if all_inside(slices):
-            rows.score(scores, keys, scale, area, slices, split=True)
+            rows.score(scores, keys, scale, area, slices)
         else:
-            rows.score(scores, keys, scale, area, split=True)
+            rows.score(scores, keys, scale, area)
     else:
-        rows.score(scores, keys, scale, area, split=True)
+        rows.score(scores, keys, scale, area)
 
 
 @cute.jit
