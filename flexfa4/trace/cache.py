@@ -16,7 +16,7 @@ import torch
 from ..ir import DType
 from ..ir.bound import BoundGraph, Origin
 from ..ir.graph import Graph
-from .guards import Guard, TensorPlace, Walk
+from .guards import TensorPlace, Walk
 from .trace import record
 
 _F32 = DType.F32                    # an enumeration's members are slow to look up
@@ -39,10 +39,10 @@ class Binding:
 
 @dataclass(eq=False)
 class Entry:
-    """One trace. Its graph holds for every callable of the same code that passes the guards, with other tensors too where none
-    of their values went into the graph (`movable`). used: the numbers of the tensors that the graph captures."""
+    """One trace. Its graph holds for every callable of the same code for which `check` gives tensors and not None, with other
+    tensors too where none of their values went into the graph (`movable`). used: the numbers of those that the graph captures."""
 
-    guards: tuple[Guard, ...]
+    check: Callable[[Callable], tuple[torch.Tensor, ...] | None]
     places: tuple[TensorPlace, ...]
     used: tuple[int, ...]
     movable: bool
@@ -52,25 +52,13 @@ class Entry:
     float_type: torch.dtype
     bindings: tuple[Binding, ...]
 
-    def binding_of(self, fn) -> tuple[Binding, list] | None:
-        """The binding of this trace to the tensors of `fn`, and these; None where a guard or a place says that it is not one of
-        `fn`."""
-        registers, tensors = [fn], []
-        try:
-            for guard in self.guards:
-                if not guard(registers):
-                    return None
-            for at, number, dtype, rank, _ in self.places:
-                t = registers[at]
-                if t.dtype is not dtype or t.dim() != rank:
-                    return None
-                if number == len(tensors):
-                    tensors.append(t)
-                elif tensors[number] is not t:
-                    return None
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError):
-            return None
-        if _default_dtype() is not self.float_type:
+    def __post_init__(self):
+        self.all_used = self.used == tuple(range(len(self.bindings[0].refs)))
+
+    def binding_of(self, fn) -> tuple[Binding, tuple] | None:
+        """The binding of this trace to the tensors of `fn`, and these; None where a check says that it is not one of `fn`."""
+        tensors = self.check(fn)
+        if tensors is None or _default_dtype() is not self.float_type:
             return None
         for binding in self.bindings:
             for ref, t in zip(binding.refs, tensors):
@@ -80,7 +68,7 @@ class Entry:
                 return binding, tensors
         return self._bind_to(tensors)
 
-    def _bind_to(self, tensors: list) -> tuple[Binding, list] | None:
+    def _bind_to(self, tensors: tuple) -> tuple[Binding, tuple] | None:
         """To tensors that the trace was not bound to before."""
         # Two captures that were two tensors might be one now, which would be one capture.
         if not self.movable or len(set(map(id, tensors))) != len(tensors):
@@ -98,7 +86,7 @@ class Entry:
         if found is None:
             return None
         tensors = found[1]
-        return tuple([tensors[i] for i in self.used]) if tensors else ()
+        return tensors if self.all_used else tuple([tensors[i] for i in self.used])
 
     def bound(self, fn) -> BoundGraph | None:
         """This trace as one of `fn`; None where it is not."""
@@ -153,9 +141,10 @@ def _bind_anew(fn, kind: str, score_dtype: DType, code, key: tuple) -> BoundGrap
     used = tuple(numbers.get(id(t)) for t in bound.tensors)
     if None in used:
         return bound
-    guards = (*walk.guards, *(walk.shaped if recorder.shape_read else ()), *(walk.strict if recorder.folded else ()))
+    more = [*([walk.shaped] if recorder.shape_read else ()), *([walk.strict] if recorder.folded else ())]
+    check = walk.guards.check(walk.first_places, *more)
     first = Binding(tuple(walk.tensors.values()), weakref.ref(bound))
-    entry = Entry(guards, tuple(walk.places), used, not recorder.folded, bound.graph, bound.literals, bound.origin,
+    entry = Entry(check, tuple(walk.places), used, not recorder.folded, bound.graph, bound.literals, bound.origin,
                   torch.get_default_dtype(), (first,))
     with _lock:
         owner = _owners.get(key[0])

@@ -1,9 +1,9 @@
 """What a trace depended on, as a list of cheap checks.
 
 `Walk(fn)` goes from a callable to everything its code can name: closure cells, defaults, globals, attributes, methods, and so on
-recursively. Every value found becomes a guard, and a tensor a place (`TensorPlace`); numbers and strings by value; containers by
-length and contents; functions by code. The guards hold no strong reference to tensors or user objects: each starts again from
-the callable it is given, through registers, so equal closures made anew pass as well.
+recursively. Every value found becomes a guard, a line of `checks.Lines`, and a tensor a place (`TensorPlace`); numbers and strings
+by value; containers by length and contents; functions by code. The guards hold no strong reference to tensors or user objects:
+each starts again from the callable it is given, through registers, so equal closures made anew pass as well.
 
 `unversioned` names the first thing that cannot be checked (a numpy array, an object with `__getattr__`, ...): such a mod is
 traced on every call. Only kinds of objects that are known here are walked; any other makes the mod unversioned.
@@ -16,12 +16,13 @@ import functools
 import sys
 import types
 import weakref
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ..tensors import tensor_state
+from .checks import Lines
 from .codes import DYNAMIC_FUNCTIONS, is_empty, reads
 from .functions import FUNCTIONS
 
@@ -58,21 +59,16 @@ _PURE_HOMES = ("torch.nn.functional", "torch.nn.modules", "torch.nn.attention.fl
 MAX_GUARDS = 400
 MAX_ITEMS = 64
 
-Guard = Callable[[list], bool]
-
 
 class Unversioned(Exception):
     """Raised inside a walk at the first value whose changes no guard can see."""
 
 
 class TensorPlace(NamedTuple):
-    """A tensor found in register `at`: the `number`-th of those that the walk met (numbered as they were first met). The same
-    tensor is still what guards say of it while dtype and rank are these."""
+    """Where a walk met the `number`-th of its tensors (numbered as they were first met), and `kind_of` that. Guards say whether
+    one of its dtype and rank is there, and the same in all places of one number."""
 
-    at: int
     number: int
-    dtype: torch.dtype
-    rank: int
     kind: tuple
 
     def takes(self, v) -> bool:
@@ -90,14 +86,11 @@ class Walk:
     places, another call of `trace` would write the same graph with the same literals."""
 
     def __init__(self, fn):
-        self.guards: list[Guard] = []
-        self.strict: list[Guard] = []          # by version and data pointer: for values read on the host
-        self.shaped: list[Guard] = []          # by shape: where a length was read
         self.tensors: dict[int, weakref.ref] = {}      # by id, in the order of their numbers
         self.places: list[TensorPlace] = []
+        self.first_places: list[int] = []              # registers, in the order of the numbers
         self.unversioned: str | None = None
         self.attributes: frozenset[str] = frozenset()
-        self.registers = 1
         try:
             self._fixpoint(fn)
         except Unversioned as reason:
@@ -109,32 +102,34 @@ class Walk:
         """Walks until no code found on the way names an attribute that the walk did not know of."""
         for _ in range(6):
             known = self.attributes
-            self.guards, self.strict, self.shaped, self.registers, self._seen = [], [], [], 1, set()
-            self.tensors, self.places = {}, []
+            self.guards, self._seen = Lines(), set()
+            self.strict = self.guards.beside()             # by version and data pointer: for values read on the host
+            self.shaped = self.guards.beside()             # by shape: where a length was read
+            self.tensors, self.places, self.first_places = {}, [], []
             self.visit(fn, 0)
             if self.attributes == known:
                 return
         raise Unversioned("too many indirections")
 
-    def take(self, source: int, getter: Callable) -> int:
-        """A register for what `getter` reads from register `source`."""
-        target = self.registers
-        self.registers += 1
-        if len(self.guards) > MAX_GUARDS:
+    def take(self, at: int, template: str, **objects) -> int:
+        """A register for what `template` reads of register `at`; see `checks.Lines`."""
+        if len(self.guards.code) > MAX_GUARDS:
             raise Unversioned("more state than is worth checking")
+        return self.guards.take(at, template, **objects)
 
-        def read(regs: list) -> bool:
-            regs.append(getter(regs[source]))
-            return True
-        self.guards.append(read)
-        return target
+    def demand(self, at: int, template: str, **objects) -> None:
+        self.guards.demand(at, template, **objects)
 
-    def _absent(self, names, at: int, namespace: Callable) -> None:
-        """None of `names` is in the dict that `namespace` reads from register `at`: there it would hide what was found elsewhere
+    def _own(self, at: int, name: str) -> int:
+        """A register for the value of `name` in the dict of the object in register `at`."""
+        return self.take(at, "{v}.__dict__.get({name}, {missing})", name=name, missing=MISSING)
+
+    def _absent(self, names, at: int, namespace: str) -> None:
+        """None of `names` is in the dict that `namespace` reads of register `at`: there it would hide what was found elsewhere
         (a global hides a builtin, an instance's attribute that of its class)."""
         names = frozenset(names)
         if names:
-            self.guards.append(lambda regs: not (d := namespace(regs[at])) or d.keys().isdisjoint(names))
+            self.demand(at, f"not (d := {namespace}) or d.keys().isdisjoint({{names}})", names=names)
 
     def _unhidden(self, cls: type, at: int) -> None:
         """No class of the class in register `at` has come to have an attribute that some code names: it would hide one found
@@ -145,13 +140,12 @@ class Walk:
                 wanted.append((i, names))
         count, wanted = len(cls.__mro__), tuple(wanted)
         if wanted:
-            self.guards.append(lambda regs: len(mro := regs[at].__mro__) == count
-                               and all(mro[i].__dict__.keys().isdisjoint(names) for i, names in wanted))
+            self.demand(at, "{unhidden}({v}.__mro__, {count}, {wanted})", unhidden=_none_in, count=count, wanted=wanted)
 
     def visit(self, value, at: int) -> None:
         """Adds the guards of `value`, which is in register `at`."""
         if type(value) in _EXACT or isinstance(value, np.generic):
-            self.guards.append(_constant(value, at))
+            self._constant(value, at)
         elif isinstance(value, enum.Enum):
             self._member(value, at)
         elif isinstance(value, torch.Tensor):
@@ -160,12 +154,12 @@ class Walk:
             self._function(value, at)
         elif isinstance(value, types.MethodType):
             self._class(value, at)
-            self.visit(value.__func__, self.take(at, lambda v: v.__func__))
-            self.visit(value.__self__, self.take(at, lambda v: v.__self__))
+            self.visit(value.__func__, self.take(at, "{v}.__func__"))
+            self.visit(value.__self__, self.take(at, "{v}.__self__"))
         elif type(value) is functools.partial:
             self._class(value, at)
             for name in ("func", "args", "keywords"):
-                self.visit(getattr(value, name), self.take(at, lambda v, name=name: getattr(v, name)))
+                self.visit(getattr(value, name), self.take(at, f"{{v}}.{name}"))
         elif isinstance(value, (tuple, list)):
             self._sequence(value, at)
         elif type(value) in (dict, types.MappingProxyType, collections.OrderedDict):
@@ -179,9 +173,15 @@ class Walk:
         else:
             self._object(value, at)
 
+    def _constant(self, value, at: int) -> None:
+        if isinstance(value, (float, complex, np.generic, slice)):
+            self.demand(at, "{v} is {value} or type({v}) is {cls} and repr({v}) == {shown}", value=value, cls=type(value),
+                        shown=repr(value))
+        else:
+            self.demand(at, "{v} is {value} or type({v}) is {cls} and {v} == {value}", value=value, cls=type(value))
+
     def _class(self, value, at: int) -> None:
-        cls = type(value)
-        self.guards.append(lambda regs: type(regs[at]) is cls)
+        self.demand(at, "type({v}) is {cls}", cls=type(value))
 
     def _once(self, value) -> bool:
         """True the first time this object is met; its contents are guarded once, its place every time."""
@@ -195,24 +195,29 @@ class Walk:
             ref = weakref.ref(value)
         except TypeError:
             raise Unversioned(f"a {type(value).__name__}") from None
-        self.guards.append(lambda regs: regs[at] is ref())
+        self.demand(at, "{v} is {ref}()", ref=ref)
 
     def _tensor(self, t: torch.Tensor, at: int) -> None:
         if t.is_nested:
             raise Unversioned("a nested tensor")
         self.tensors.setdefault(id(t), weakref.ref(t))
         number = list(self.tensors).index(id(t))
-        self.places.append(TensorPlace(at, number, t.dtype, t.dim(), kind_of(t)))
+        self.places.append(TensorPlace(number, kind_of(t)))
+        self.demand(at, "{v}.dtype is {dtype} and {v}.dim() == {rank}", dtype=t.dtype, rank=t.dim())
+        if number == len(self.first_places):
+            self.first_places.append(at)
+        else:
+            self.demand(at, f"{{v}} is r{self.first_places[number]}")
         if not _trusted(type(t).__module__):
             raise Unversioned(f"a {type(t).__name__}, a subclass of torch.Tensor")
         if self.attributes:                      # what the user hung on the tensor
             own = t.__dict__
             for name in sorted(self.attributes & own.keys()):
-                self.visit(own[name], self.take(at, lambda v, n=name: v.__dict__.get(n, MISSING)))
-            self._absent(self.attributes - own.keys(), at, lambda v: v.__dict__)
-        shape, device, state, trains = t.shape, t.device, tensor_state(t), t.requires_grad
-        self.shaped.append(lambda regs: (v := regs[at]).shape == shape and v.device == device)
-        self.strict.append(lambda regs: state is not None and tensor_state(v := regs[at]) == state and v.requires_grad is trains)
+                self.visit(own[name], self._own(at, name))
+            self._absent(self.attributes - own.keys(), at, "{v}.__dict__")
+        self.shaped.demand(at, "{v}.shape == {shape} and {v}.device == {device}", shape=t.shape, device=t.device)
+        self.strict.demand(at, "{state} is not None and {now}({v}) == {state} and {v}.requires_grad is {trains}",
+                           state=tensor_state(t), now=tensor_state, trains=t.requires_grad)
 
     def _function(self, fn: types.FunctionType, at: int) -> None:
         code = fn.__code__
@@ -221,33 +226,23 @@ class Walk:
         cells = () if seen else fn.__closure__ or ()
         if any(map(is_empty, cells)):
             raise Unversioned("an empty closure cell")
-
-        def same_code(regs: list) -> bool:
-            v = regs[at]
-            if type(v) is not types.FunctionType or v.__code__ is not code_ref():
-                return False
-            if plain and not (v.__defaults__ is None and v.__kwdefaults__ is None):
-                return False
-            if cells_in:
-                for cell in v.__closure__:
-                    regs.append(cell.cell_contents)
-            return True
-
-        cells_in, contents = bool(cells), [cell.cell_contents for cell in cells]
-        first, self.registers = self.registers, self.registers + len(cells)
-        self.guards.append(same_code)
+        contents = [cell.cell_contents for cell in cells]
+        self.demand(at, "type({v}) is {function} and {v}.__code__ is {code}()", function=types.FunctionType, code=code_ref)
+        if plain:
+            self.demand(at, "{v}.__defaults__ is None and {v}.__kwdefaults__ is None")
         if seen:
             self._identity(fn, at)
             return
+        places = [self.take(at, f"{{v}}.__closure__[{i}].cell_contents") for i in range(len(cells))]
         for attribute, value in () if plain else (("__defaults__", fn.__defaults__), ("__kwdefaults__", fn.__kwdefaults__)):
-            self.visit(value, self.take(at, lambda v, a=attribute: getattr(v, a)))
-        for i, value in enumerate(contents):
-            self.visit(value, first + i)
+            self.visit(value, self.take(at, f"{{v}}.{attribute}"))
+        for value, place in zip(contents, places):
+            self.visit(value, place)
         for name in sorted(self.attributes & fn.__dict__.keys()):
-            self.visit(fn.__dict__[name], self.take(at, lambda v, n=name: v.__dict__.get(n, MISSING)))
+            self.visit(fn.__dict__[name], self._own(at, name))
         if _trusted(home_of(fn)):
             return self._table_or_pure(fn)
-        self._absent(self.attributes - fn.__dict__.keys(), at, lambda v: v.__dict__)
+        self._absent(self.attributes - fn.__dict__.keys(), at, "{v}.__dict__")
         found = reads(code)
         if found.dynamic or any(not _trusted(name) for name in found.imports):
             raise Unversioned(f"state that {fn.__name__} reads by computed names or imports")
@@ -256,34 +251,35 @@ class Walk:
             self._members(sys.modules.get(name, torch))
         for name in found.names:
             if name in fn.__globals__:
-                self.visit(fn.__globals__[name], self.take(at, lambda v, n=name: v.__globals__.get(n, MISSING)))
-        self._absent(set(found.names) - fn.__globals__.keys(), at, lambda v: v.__globals__)
+                found_at = self.take(at, "{v}.__globals__.get({name}, {missing})", name=name, missing=MISSING)
+                self.visit(fn.__globals__[name], found_at)
+        self._absent(set(found.names) - fn.__globals__.keys(), at, "{v}.__globals__")
 
     def _sequence(self, items, at: int) -> None:
         length = len(items)
         if length > MAX_ITEMS:
             raise Unversioned(f"a {type(items).__name__} of {length} items")
         cls = type(items)
-        self.guards.append(lambda regs: type(v := regs[at]) is cls and len(v) == length)
+        self.demand(at, "type({v}) is {cls} and len({v}) == {length}", cls=cls, length=length)
         if not self._once(items):
             raise Unversioned(f"a {cls.__name__} reached twice")
         if cls not in (tuple, list) and not _trusted(cls.__module__):
             if not hasattr(cls, "_fields") or hasattr(items, "__dict__"):
                 raise Unversioned(f"a {cls.__name__}, a subclass of {cls.__base__.__name__}")
-            self._type(cls, self.take(at, type))
+            self._type(cls, self.take(at, "type({v})"))
         for i, item in enumerate(items):
-            self.visit(item, self.take(at, lambda v, i=i: v[i]))
+            self.visit(item, self.take(at, f"{{v}}[{i}]"))
 
     def _mapping(self, mapping, at: int) -> None:
         if len(mapping) > MAX_ITEMS or not all(type(k) in (str, int) for k in mapping):
             raise Unversioned(f"a dict of {len(mapping)} items")
         keys = tuple(mapping)                    # their order too: a mod may go through them
         self._class(mapping, at)
-        self.guards.append(lambda regs: tuple(regs[at]) == keys)
+        self.demand(at, "tuple({v}) == {keys}", keys=keys)
         if not self._once(mapping):
             raise Unversioned("a dict reached twice")
         for key, item in mapping.items():
-            self.visit(item, self.take(at, lambda v, k=key: v.get(k, MISSING)))
+            self.visit(item, self.take(at, "{v}.get({key}, {missing})", key=key, missing=MISSING))
 
     def _module(self, module: types.ModuleType, at: int) -> None:
         self._identity(module, at)
@@ -293,9 +289,9 @@ class Walk:
             return
         if type(module) is not types.ModuleType or "__getattr__" in module.__dict__:
             raise Unversioned(f"the module {module.__name__}, which computes its attributes")
-        self._absent((self.attributes | {"__getattr__"}) - module.__dict__.keys(), at, lambda v: v.__dict__)
+        self._absent((self.attributes | {"__getattr__"}) - module.__dict__.keys(), at, "{v}.__dict__")
         for name in sorted(self.attributes & module.__dict__.keys()):
-            self.visit(module.__dict__[name], self.take(at, lambda v, n=name: v.__dict__.get(n, MISSING)))
+            self.visit(module.__dict__[name], self._own(at, name))
 
     def _members(self, module: types.ModuleType) -> None:
         """A mod that may read more of torch's or numpy's modules than functions of their arguments is not versioned."""
@@ -330,7 +326,7 @@ class Walk:
             raise Unversioned(f"the built-in {getattr(value, '__qualname__', value)!s}")
         if isinstance(value, (types.BuiltinFunctionType, np.ufunc)):
             return self._identity(value, at)
-        self.guards.append(lambda regs: regs[at] is value)      # part of a built-in class, without weak references
+        self.demand(at, "{v} is {value}", value=value)      # part of a built-in class, without weak references
 
     def _type(self, cls: type, at: int) -> None:
         self._identity(cls, at)
@@ -349,26 +345,30 @@ class Walk:
 
     def _member(self, value: enum.Enum, at: int) -> None:
         """A member of an enumeration: itself, its class's methods, and what its class hung on it."""
-        self.guards.append(lambda regs: regs[at] is value)
+        self.demand(at, "{v} is {value}", value=value)
         if not self._once(value):
             return
-        self._type(type(value), self.take(at, type))
+        self._type(type(value), self.take(at, "type({v})"))
         for name in sorted((self.attributes | {"_value_"}) & value.__dict__.keys()):
-            self.visit(value.__dict__[name], self.take(at, lambda v, n=name: v.__dict__.get(n, MISSING)))
+            self.visit(value.__dict__[name], self._own(at, name))
 
     def _class_value(self, raw, name: str, at: int) -> None:
         """An attribute found on a class, read again through register `at` (the class)."""
         if isinstance(raw, (staticmethod, classmethod)):
-            self.visit(raw.__func__, self.take(at, lambda c, n=name: _class_attribute(c, n).__func__))
+            self.visit(raw.__func__, self._of_class(at, name, ".__func__"))
         elif isinstance(raw, property):
             if not isinstance(raw.fget, types.FunctionType):
                 raise Unversioned(f"the property {name}")
-            self.visit(raw.fget, self.take(at, lambda c, n=name: _class_attribute(c, n).fget))
+            self.visit(raw.fget, self._of_class(at, name, ".fget"))
         elif isinstance(raw, types.MemberDescriptorType):
             if name not in _slots(raw.__objclass__):
                 raise Unversioned(f"the built-in attribute {name}")
         elif type(raw).__name__ != "_tuplegetter":       # a field of a named tuple, which is guarded as an item
-            self.visit(raw, self.take(at, lambda c, n=name: _class_attribute(c, n)))
+            self.visit(raw, self._of_class(at, name))
+
+    def _of_class(self, at: int, name: str, part: str = "") -> int:
+        """A register for what `_class_attribute` finds on the class in register `at`, or for a part of it."""
+        return self.take(at, f"{{attribute}}({{v}}, {{name}}){part}", attribute=_class_attribute, name=name)
 
     def _object(self, value, at: int) -> None:
         """An instance: its class's methods and the attributes that some code names."""
@@ -382,7 +382,7 @@ class Walk:
         if not self._once(value):
             return self._identity(value, at)
         _known_metaclass(cls)
-        home = self.take(at, type)
+        home = self.take(at, "type({v})")
         self._methods(cls, home, module)
         self._unhidden(cls, home)
         if module:
@@ -393,14 +393,14 @@ class Walk:
             names = names | {n for n in own if not n.startswith("_")}
         slots = {s for c in cls.__mro__ for s in _slots(c)}
         if hasattr(value, "__dict__"):
-            self._absent(names - own.keys(), at, lambda v: v.__dict__)
+            self._absent(names - own.keys(), at, "{v}.__dict__")
         for name in sorted(names & (own.keys() | slots)):
             item = getattr(value, name, MISSING)
-            found = self.take(at, lambda v, n=name: getattr(v, n, MISSING))
+            found = self.take(at, "getattr({v}, {name}, {missing})", name=name, missing=MISSING)
             if item is not MISSING:
                 self.visit(item, found)
             else:                                    # a slot that is not filled
-                self.guards.append(lambda regs, f=found: regs[f] is MISSING)
+                self.demand(found, "{v} is {missing}", missing=MISSING)
 
     def _methods(self, cls: type, home: int, module: bool) -> None:
         for base in cls.__mro__:
@@ -426,16 +426,17 @@ class Walk:
         """Parameters, buffers and child modules that some code names; all of them for torch's own module classes."""
         if any(value.__dict__.get(h) for h in _HOOKS):
             raise Unversioned("an nn.Module with hooks")
-        self.guards.append(lambda regs: not any(map(regs[at].__dict__.get, _HOOKS)))
+        self.demand(at, "not any(map({v}.__dict__.get, {hooks}))", hooks=_HOOKS)
         everything = _trusted(type(value).__module__) or not self.attributes.isdisjoint(_LISTINGS)
         for group in ("_parameters", "_buffers", "_modules"):
-            self._absent(self.attributes - value.__dict__[group].keys(), at, lambda v, g=group: v.__dict__[g])
+            self._absent(self.attributes - value.__dict__[group].keys(), at, f"{{v}}.__dict__[{group!r}]")
             if everything:
                 keys = tuple(value.__dict__[group])
-                self.guards.append(lambda regs, g=group, keys=keys: tuple(regs[at].__dict__[g]) == keys)
+                self.demand(at, "tuple({v}.__dict__[{group}]) == {keys}", group=group, keys=keys)
             for name, item in value.__dict__[group].items():
                 if everything or name in self.attributes:
-                    self.visit(item, self.take(at, lambda v, g=group, n=name: v.__dict__[g].get(n, MISSING)))
+                    found = self.take(at, "{v}.__dict__[{group}].get({name}, {missing})", group=group, name=name, missing=MISSING)
+                    self.visit(item, found)
 
 
 def home_of(fn) -> str:
@@ -495,9 +496,6 @@ def _trusted(module: object) -> bool:
     return isinstance(module, str) and module.split(".", 1)[0] in _TRUSTED
 
 
-def _constant(value, at: int) -> Guard:
-    if isinstance(value, (float, complex, np.generic, slice)):
-        shown, cls = repr(value), type(value)
-        return lambda regs: (v := regs[at]) is value or (type(v) is cls and repr(v) == shown)
-    cls = type(value)
-    return lambda regs: (v := regs[at]) is value or (type(v) is cls and v == value)
+def _none_in(mro: tuple, count: int, wanted: tuple) -> bool:
+    """Whether there are `count` classes, and those at the wanted places have none of the names there."""
+    return len(mro) == count and all(mro[i].__dict__.keys().isdisjoint(names) for i, names in wanted)
