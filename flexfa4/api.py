@@ -60,17 +60,18 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
         warnings.warn(f"kernel_options={kernel_options!r} is ignored: flexfa4 chooses its own tiles", stacklevel=2)
     want_lse = return_lse if return_aux is None else _wants_lse(return_lse, return_aux)
     mods = (score_mod, block_mask, mask_mod, out_mod)
-    found = None
+    found, made = None, {}
     if not (debug or torch.compiler.is_dynamo_compiling()):
-        found = repeat.again(query, key, value, mods, scale, enable_gqa, want_lse)
-    out, lse = _first((query, key, value), mods, scale, enable_gqa, debug) if found is None else found
+        found = repeat.again(query, key, value, mods, scale, enable_gqa, want_lse, made)
+    out, lse = _first((query, key, value), mods, scale, enable_gqa, debug, made) if found is None else found
     if return_aux is not None:
         return out, AuxOutput(lse=lse if want_lse else None)
     return (out, lse) if return_lse else out
 
 
-def _first(tensors: tuple, mods: tuple, scale: float | None, enable_gqa: bool, debug: bool) -> tuple[Tensor, Tensor]:
-    """A call of a kind that is not known."""
+def _first(tensors: tuple, mods: tuple, scale: float | None, enable_gqa: bool, debug: bool,
+           made: dict) -> tuple[Tensor, Tensor]:
+    """A call of a kind that is not known. made: see `repeat.again`."""
     query, key, value = tensors = _autocast(*tensors)
     check_tensors(query, key, value, enable_gqa)
     check_scale(scale)
@@ -81,20 +82,22 @@ def _first(tensors: tuple, mods: tuple, scale: float | None, enable_gqa: bool, d
         return _traced_by_dynamo(tensors, mods, factor)
     if debug:
         return _debugged(tensors, mods, factor)
-    call = _prepare(tensors, mods, factor)
+    call = _prepare(tensors, mods, factor, made)
     found = attention(query, key, value, call)
     if call.plan is not None:
         repeat.remember(tensors, mods, scale, enable_gqa, call)
     return found
 
 
-def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) -> Attention:
+def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, made: dict) -> Attention:
+    """made: what was traced for this call before, see `repeat.again`."""
     query, key, _ = tensors
     score_mod, block_mask, mask_mod, out_mod = mods
     float_type = DType.F64 if query.dtype is torch.float64 else DType.F32
-    score = None if score_mod is None else bind(score_mod, "score", float_type)
-    hook = None if out_mod is None else bind(out_mod, "out", float_type)
-    mask, block_mask = _mask(block_mask, mask_mod, query, key)
+    known = made if float_type is DType.F32 else {}
+    score = None if score_mod is None else known.get("score") or bind(score_mod, "score", float_type)
+    hook = None if out_mod is None else known.get("out") or bind(out_mod, "out", float_type)
+    mask, block_mask = _mask(block_mask, mask_mod, query, key, made)
     for bound in (score, mask, hook):
         if bound is not None:
             check_captures(bound, query.device)
@@ -122,7 +125,7 @@ def _debugged(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float)
     score_mod, block_mask, mask_mod, out_mod = mods
     interpreted.check_size(query, key)
     with interpreted.quiet(), torch.no_grad():
-        attention(*tensors, _prepare(tensors, mods, scale))
+        attention(*tensors, _prepare(tensors, mods, scale, {}))
     if block_mask is not None:
         inner = _ours(block_mask).mask_mod
         mask_mod = inner if mask_mod is None else and_masks(inner, mask_mod)
@@ -143,17 +146,18 @@ def _traced_by_dynamo(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale
     return runtime.compiled.call(tensors, (score_mod, mask_mod, out_mod), scale, tiles)
 
 
-def _mask(block_mask, mask_mod, query: Tensor, key: Tensor) -> tuple[BoundGraph | None, BlockMask | None]:
+def _mask(block_mask, mask_mod, query: Tensor, key: Tensor, made: dict) -> tuple[BoundGraph | None, BlockMask | None]:
     """The mask's graph, and the BlockMask that keeps its spans, if one does."""
     if block_mask is None and mask_mod is None:
         return None, None
     if block_mask is not None:
         block_mask = _ours(block_mask)
-        block_mask.check_fresh()
+        if made.get("block_mask") is not block_mask:
+            block_mask.check_fresh()
         check_mask(block_mask, query, key)
     if mask_mod is not None:
         both = mask_mod if block_mask is None else and_masks(block_mask.mask_mod, mask_mod)
-        return bind(both, "mask"), None
+        return made.get("mask") or bind(both, "mask"), None
     return block_mask.bound, block_mask
 
 

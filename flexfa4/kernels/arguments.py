@@ -1,7 +1,8 @@
 """What a forward kernel is called with, in one description that compilation (fake tensors) and launch (real ones) both follow.
 
-A compiled forward takes (Tensors, scale, Lists, workers, Values, stream); each of the three groups is a tuple at launch.
-scale: float32, what q.k is multiplied by. workers: int32, CTAs to launch. stream: with tvm-ffi the current one, not passed.
+A compiled forward takes (Tensors, scale, Lists, workers, captures, slots, stream); Tensors and Lists are tuples at launch.
+scale: float32, what q.k is multiplied by. workers: int32, CTAs to launch. captures, slots: those of `Values`, apart, since slots
+stay from launch to launch and are converted once. stream: with tvm-ffi the current one, not passed.
 """
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def fake_arguments(signature: Signature, env_stream: bool) -> tuple:
                  make_fake_compact_tensor(Float32, shape[:2], stride_order=(1, 0)))
     counter = fake_list(1) if signature.counted else None
     stream = make_fake_stream(use_tvm_ffi_env_stream=env_stream)
-    return (Tensors(q, k, v, out, lse), Float32(0), Lists(spans, work, parts, counter), Int32(0), fake_values(signature), stream)
+    return (Tensors(q, k, v, out, lse), Float32(0), Lists(spans, work, parts, counter), Int32(0), *fake_values(signature), stream)
 
 
 def fake_values(signature: Signature) -> Values:

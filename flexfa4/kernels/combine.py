@@ -23,9 +23,9 @@ WARPS = 4
 
 
 def fake_combine_arguments(signature: Signature) -> tuple:
-    """(parts, rows int32[m, 4] of (batch, head, first query, queries), ptr int32[m + 1], out, lse, packed, values, stream): row
-    i is parts ptr[i] .. ptr[i + 1]; parts, out and lse as in `arguments.Lists` and `arguments.Tensors`; packed: int32, heads in
-    a query tile; values: of the out graph. signature: of a plan without other graphs."""
+    """(parts, rows int32[m, 4] of (batch, head, first query, queries), ptr int32[m + 1], out, lse, packed, captures, slots,
+    stream): row i is parts ptr[i] .. ptr[i + 1]; parts, out and lse as in `arguments.Lists` and `arguments.Tensors`; packed:
+    int32, heads in a query tile; captures, slots: of the out graph. signature: of a plan without other graphs."""
     batch, heads, q_len, dim_v, count = (cute.sym_int() for _ in range(5))
     shape = (count, signature.plan.tiles.rows, dim_v)
     parts = (make_fake_compact_tensor(Float32, shape, stride_order=(2, 1, 0)),
@@ -33,7 +33,7 @@ def fake_combine_arguments(signature: Signature) -> tuple:
     out = fake_rows(ELEMENT[signature.plan.dtype], (batch, heads, q_len, dim_v))
     lse = make_fake_compact_tensor(Float32, (batch, heads, q_len), stride_order=(2, 1, 0))
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
-    return parts, fake_list(4), fake_list(1), out, lse, Int32(0), fake_values(signature), stream
+    return parts, fake_list(4), fake_list(1), out, lse, Int32(0), *fake_values(signature), stream
 
 
 class Combine:
@@ -45,8 +45,8 @@ class Combine:
 
     @cute.jit
     def __call__(self, parts: tuple, rows: cute.Tensor, ptr: cute.Tensor, out: cute.Tensor, lse: cute.Tensor, packed: Int32,
-                 values: Values, stream):
-        self.kernel(parts, rows, ptr, out, lse, packed, values).launch(
+                 captures: tuple | None, slots: tuple | None, stream):
+        self.kernel(parts, rows, ptr, out, lse, packed, Values(captures, slots)).launch(
             grid=(rows.shape[0], self.rows // WARPS, 1), block=(32 * WARPS, 1, 1), stream=stream)
 
     @cute.kernel

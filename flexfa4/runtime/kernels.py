@@ -191,11 +191,11 @@ def launch(prepared: Prepared, tensors: tuple, scale: float, values: tuple, coun
     if prepared.combine is not None:
         shape = lists.parts, prepared.plan.tiles.rows
         parts = out.new_empty((*shape, out.shape[3]), dtype=torch.float32), out.new_empty(shape, dtype=torch.float32)
-    given = tensors, scale, (span_arguments(lists), lists.work, parts, counter), prepared.workers, values
+    given = tensors, scale, (span_arguments(lists), lists.work, parts, counter), prepared.workers, *values
     prepared.function(*(given if argument is None else _wrapped(given, argument)))
     if parts is not None:
         packed = heads_in_a_tile(prepared.plan, query, key)
-        given = parts, lists.combine_rows, lists.combine_ptr, out, lse, packed, values_of_out(prepared, values)
+        given = parts, lists.combine_rows, lists.combine_ptr, out, lse, packed, *values_of_out(prepared, values)
         prepared.combine(*(given if argument is None else _wrapped(given, argument)))
 
 

@@ -29,6 +29,12 @@ def check_of(tensors: Sequence[Tensor]) -> Callable[..., bool] | None:
         return None
 
 
+def takes_leaves() -> bool:
+    """Whether tvm-ffi reads tensors by torch's own exchange functions, which do not mind one that wants a gradient; by DLPack's
+    capsules it cannot have those."""
+    return hasattr(Tensor, "__dlpack_c_exchange_api__")
+
+
 def rooms_on(device: torch.device) -> Callable[[], Callable[[tuple, tuple, torch.dtype], Tensor]]:
     """A function that gives, for now, a function (shape, strides, dtype) -> a tensor of `device` that holds anything."""
     def public(shape, strides, dtype):

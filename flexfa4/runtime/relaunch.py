@@ -22,41 +22,9 @@ from .programs import encode
 from .recorded import Recorded
 from .torch_op import Attention
 
-_NO_VALUES = (None, None)
 _KEPT_STREAMS = 64
 
 _rooms: dict[tuple, Tensor] = {}
-
-
-class Kind(NamedTuple):
-    """What calls of one kind share. graphs: held so that their identities stay theirs. mask: the BlockMask, weakly. captured: of
-    a mask without a BlockMask, the state of its captures that the lists are good for. direct: TMA takes the inputs' strides.
-    dense: the contiguous captures, as the kernel was compiled."""
-
-    graphs: tuple
-    mask: Callable
-    captured: tuple | None
-    scale: float
-    element_bytes: int
-    prepared: "kernels.Prepared"
-    slots: tuple | None
-    dense: tuple[bool, ...]
-    direct: bool
-    out_shape: tuple[int, int, int, int]
-
-
-def launch(kind: Kind, query: Tensor, key: Tensor, value: Tensor, captures: tuple) -> tuple[Tensor, Tensor]:
-    """captures: as the kernel takes them."""
-    if query.requires_grad or key.requires_grad or value.requires_grad:
-        query, key, value = query.detach(), key.detach(), value.detach()
-    if not kind.direct or (query.data_ptr() | key.data_ptr() | value.data_ptr()) % TMA_BYTES:
-        query, key, value = kernels.aligned(query), kernels.aligned(key), kernels.aligned(value)
-    out = kernels.new_out(query, kind.out_shape)
-    lse = query.new_empty(kind.out_shape[:3], dtype=torch.float32)
-    values = (captures or None, kind.slots) if captures or kind.slots else _NO_VALUES
-    counter = kernels.counter_of(query.device) if kind.prepared.counted else None
-    kernels.launch(kind.prepared, (query, key, value, out, lse), kind.scale, values, counter)
-    return out, lse
 
 
 class OnStream(NamedTuple):
@@ -70,23 +38,27 @@ class OnStream(NamedTuple):
     ptr: object
 
 
-def launcher(kind: Kind, tensors: tuple[Tensor, Tensor, Tensor], captures: tuple) -> Callable:
-    """`launch` for q, k, v and captures like these: a function of those and whether the LSE is wanted."""
-    device, dtype, prepared = tensors[0].device, tensors[0].dtype, kind.prepared
-    function, combine, workers, scale, slots = prepared.function, prepared.combine, prepared.workers, kind.scale, kind.slots
-    shape, lse_shape, direct, room_now = kind.out_shape, kind.out_shape[:3], kind.direct, native.rooms_on(device)
-    strides, lse_strides = kernels.out_strides(shape, kind.element_bytes), native.contiguous(lse_shape)
+def launcher(prepared: kernels.Prepared, tensors: tuple[Tensor, Tensor, Tensor], captures: tuple, scale: float,
+             slots: tuple) -> Callable:
+    """Launches for q, k, v and captures like these: a function of those and whether the LSE is wanted, which gives (out, lse or
+    None)."""
+    query, key, value = tensors
+    device, dtype, function, combine, workers = query.device, query.dtype, prepared.function, prepared.combine, prepared.workers
+    shape, room_now = (*query.shape[:3], value.shape[3]), native.rooms_on(device)
+    lse_shape, strides = shape[:3], kernels.out_strides(shape, query.element_size())
+    lse_strides, direct = native.contiguous(lse_shape), all(map(_lies_as_tma_takes_it, tensors))
     as_they_come = all(kernels.as_argument(t) is t for t in captures)
-    constant = _converted((None, slots), function) if slots else _NO_VALUES
-    packed = kernels.heads_in_a_tile(prepared.plan, *tensors[:2])
+    leaves = native.takes_leaves() and store.is_loaded(function)
+    first_of_out = len(captures) - prepared.of_out[0]
+    out_slots = _converted(slots[len(slots) - prepared.of_out[1]:] or None, function)
+    slots = _converted(slots or None, function)
+    packed = kernels.heads_in_a_tile(prepared.plan, query, key)
     grad_enabled, streams = torch.is_grad_enabled, {}
 
     def run(query: Tensor, key: Tensor, value: Tensor, captures: tuple, want_lse: bool) -> tuple[Tensor, Tensor | None]:
-        if not grad_enabled():             # else nothing wants a gradient
-            if query.requires_grad or key.requires_grad or value.requires_grad:
-                query, key, value = query.detach(), key.detach(), value.detach()
-            if captures:
-                captures = _detached(captures)
+        if not leaves and not grad_enabled():             # where it is enabled nothing wants a gradient
+            query, key, value = _detached((query, key, value))
+            captures = _detached(captures)
         if not direct or (query.data_ptr() | key.data_ptr() | value.data_ptr()) % TMA_BYTES:
             query, key, value = kernels.aligned(query), kernels.aligned(key), kernels.aligned(value)
         stream = kernels.stream_of(device)
@@ -103,23 +75,28 @@ def launcher(kind: Kind, tensors: tuple[Tensor, Tensor, Tensor], captures: tuple
         out = room(shape, strides, dtype)
         lse = room(lse_shape, lse_strides, torch.float32) if want_lse or stream is None else None
         written = on_stream.unread if lse is None else lse
-        values = constant
-        if captures:
-            values = (captures if as_they_come else tuple(map(kernels.as_argument, captures))), slots
-        function((query, key, value, out, written), scale, on_stream.rest, workers, values)
+        if not as_they_come:
+            captures = tuple(map(kernels.as_argument, captures))
+        function((query, key, value, out, written), scale, on_stream.rest, workers, captures or None, slots)
         if combine is not None:
-            of_out = kernels.values_of_out(prepared, (values[0], slots)) if prepared.of_out != (0, 0) else _NO_VALUES
-            combine(on_stream.parts, on_stream.rows, on_stream.ptr, out, written, packed, of_out)
+            combine(on_stream.parts, on_stream.rows, on_stream.ptr, out, written, packed, captures[first_of_out:] or None,
+                    out_slots)
         return out, lse
 
     return run
 
 
-def _detached(captures: tuple) -> tuple:
-    for t in captures:
+def _lies_as_tma_takes_it(t: Tensor) -> bool:
+    """Whether TMA takes the strides of q, k or v."""
+    step = TMA_BYTES // t.element_size()
+    return t.stride(3) == 1 and not any(s % step for s in t.stride()[:3])
+
+
+def _detached(tensors: tuple) -> tuple:
+    for t in tensors:
         if t.requires_grad:
-            return tuple([t.detach() for t in captures])
-    return captures
+            return tuple([t.detach() for t in tensors])
+    return tensors
 
 
 def _on_stream(prepared: kernels.Prepared, device: torch.device, stream: int | None, out_shape: tuple) -> OnStream:
@@ -158,9 +135,8 @@ def _converted(given, function: Callable):
     return store.tvm_ffi.convert(given) if given is not None and store.is_loaded(function) else given
 
 
-def recorder(kind: Kind, tensors: tuple[Tensor, Tensor, Tensor], captures: tuple, call: Attention) -> Callable:
-    """As `launcher`, recorded for autograd."""
-    launch_it = launcher(kind, tensors, captures)
+def recorder(launch: Callable, captures: tuple, call: Attention) -> Callable:
+    """`launch`, a function that `launcher` made for these captures, recorded for autograd."""
     literals = tuple([x for b in (call.score, call.mask) if b is not None for x in b.literals])
     wanted = tuple([i for i, t in enumerate(captures) if t.requires_grad])
     form = transforms.Call(len(captures), literals, encode(call.score, call.mask, None, call.layout), call.scale, wanted)
@@ -169,6 +145,6 @@ def recorder(kind: Kind, tensors: tuple[Tensor, Tensor, Tensor], captures: tuple
     def run(query: Tensor, key: Tensor, value: Tensor, captures: tuple, want_lse: bool) -> tuple[Tensor, Tensor]:
         found = spans()
         more = captures if found is None else (*captures, found.row_ptr, found.runs)
-        return Recorded.apply(launch_it, form, query, key, value, *more)
+        return Recorded.apply(launch, form, query, key, value, *more)
 
     return run

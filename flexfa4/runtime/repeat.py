@@ -12,19 +12,18 @@ mods are the very objects of an earlier call, their traces are known without a s
 from __future__ import annotations
 
 import weakref
-from typing import Callable, NamedTuple, Sequence
+from typing import Callable, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from flexfa4.plan import TMA_BYTES
 from flexfa4.sparsity import BlockMask
 from flexfa4.tensors import TensorKey, all_now
 from flexfa4.trace import Entry, Parts, parts_of
 
 from . import internals, kernels, native
-from .relaunch import Kind, launch, launcher, recorder
+from .relaunch import launcher, recorder
 from .torch_op import Attention, lists_of_call
 
 _KEPT = 128
@@ -40,6 +39,20 @@ _hints: "dict[tuple, Hint]" = {}
 _any_autocast, _modes, _transform = internals.any_autocast, internals.dispatch_modes, internals.transform
 
 
+# Of q, k, v, the captures, and whether the LSE is wanted: (out, lse).
+Run = Callable[[Tensor, Tensor, Tensor, tuple, bool], Tuple[Tensor, Optional[Tensor]]]
+
+
+class Kind(NamedTuple):
+    """What calls of one kind share. mask: the BlockMask, weakly. captured: of a mask without a BlockMask, the state of its
+    captures that the lists are good for. dense: the contiguous captures, as the kernel was compiled."""
+
+    mask: Callable
+    captured: tuple | None
+    dense: tuple[bool, ...]
+    run: Run
+
+
 class Ready(NamedTuple):
     """A kind whose tensors are checked at once. fits: takes q, k, v and the captures; held: what `_short_name` names by
     identity."""
@@ -47,7 +60,6 @@ class Ready(NamedTuple):
     fits: Callable[..., bool]
     kind: Kind
     held: tuple
-    run: Callable[[Tensor, Tensor, Tensor, tuple, bool], tuple[Tensor, Tensor | None]]
 
 
 class Hint(NamedTuple):
@@ -62,10 +74,11 @@ class Hint(NamedTuple):
     ready: list[Ready]
 
 
-def again(query: Tensor, key: Tensor, value: Tensor, mods: tuple, scale: float | None, gqa: bool,
-          want_lse: bool = True) -> tuple[Tensor, Tensor | None] | None:
+def again(query: Tensor, key: Tensor, value: Tensor, mods: tuple, scale: float | None, gqa: bool, want_lse: bool = True,
+          made: dict | None = None) -> tuple[Tensor, Tensor | None] | None:
     """(out, lse) of a call of a known kind, None for any other. mods: (score_mod, block_mask, mask_mod, out_mod). want_lse: lse
-    may be None where it is False."""
+    may be None where it is False. made: gets, by kind, what had to be traced for this, and as "block_mask" a BlockMask that is
+    known to be fresh."""
     if not (_known or _ready) or type(scale) not in _NUMBERS or forward_ad._current_level >= 0:
         return None
     score_mod, block_mask, mask_mod, out_mod = mods
@@ -77,23 +90,32 @@ def again(query: Tensor, key: Tensor, value: Tensor, mods: tuple, scale: float |
             found = _first_that_fits(hint.ready, (query, key, value), captures, block_mask, want_lse)
             if found is not None:
                 return found
-    parts = _parts(mods)
+    parts = _parts(mods, {} if made is None else made)
     if parts is None:
         return None
-    captures = [() if part is None else part[2] for part in parts]
-    short = _short_name(parts, block_mask, scale, gqa)
+    short, lasting = _short_name(parts, block_mask, scale, gqa), _are_kept(parts, block_mask)
     ready = _ready.get(short)
     if ready:
-        _give_hint(ids, parts, block_mask, ready)
+        if lasting:
+            _give_hint(ids, parts, block_mask, ready)
+        captures = tuple([() if part is None else part[2] for part in parts])
         found = _first_that_fits(ready, (query, key, value), captures, block_mask, want_lse)
         if found is not None:
             return found
     if not _usual(query, key, value, scale) or _wants_gradient(query, key, value):
         return None
-    return _by_name((query, key, value), parts, (block_mask, scale, gqa), short)
+    kind = _by_name((query, key, value), parts, block_mask, scale, gqa)
+    if kind is None:
+        return None
+    flat = tuple([t for part in parts if part is not None for t in part[2]])
+    if not _lie_as(flat, query, kind.dense):
+        return None
+    if lasting:
+        _make_ready(short, parts, (query, key, value, *flat), kind)
+    return kind.run(query, key, value, flat, want_lse)
 
 
-def _captures_by(hint: Hint, mods: tuple) -> tuple | None:
+def _captures_by(hint: Hint, mods: tuple) -> tuple[tuple, tuple, tuple] | None:
     """The captures of score, mask and out mod, None where they are not what they were. An identity may be that of another object
     by now: the traces know."""
     score_mod, block_mask, mask_mod, out_mod = mods
@@ -112,47 +134,41 @@ def _captures_by(hint: Hint, mods: tuple) -> tuple | None:
     return None if score is None or mask is None or out is None else (score, mask, out)
 
 
-def _first_that_fits(ready: list[Ready], tensors: tuple, captures: Sequence[tuple], block_mask: BlockMask | None,
+def _first_that_fits(ready: list[Ready], tensors: tuple, captures: tuple[tuple, tuple, tuple], block_mask: BlockMask | None,
                      want_lse: bool) -> tuple[Tensor, Tensor | None] | None:
     """captures: of score, mask and out mod."""
     score, mask, out = captures
     flat = score + mask + out
-    for one in ready:
-        kind = one.kind
-        if (one.fits(*tensors, *flat) and kind.mask() is block_mask
-                and (kind.captured is None or all_now(kind.captured, mask))):
-            return one.run(*tensors, flat, want_lse)
+    for fits, kind, _ in ready:
+        if fits(*tensors, *flat):
+            mask_of, captured, _, run = kind
+            if mask_of() is block_mask and (captured is None or all_now(captured, mask)):
+                return run(*tensors, flat, want_lse)
     return None
 
 
+def _are_kept(parts: tuple, block_mask: BlockMask | None) -> bool:
+    """Whether the traces of the mods are those of later calls too."""
+    score, mask, out = (part is None or part[3] is not None for part in parts)
+    return score and out and (mask or block_mask is not None)
+
+
 def _give_hint(ids: tuple, parts: tuple, block_mask: BlockMask | None, ready: list[Ready]) -> None:
-    score, mask, out = (None if part is None else part[3] for part in parts)
-    if any(part is not None and part[3] is None for part in (parts[0], parts[2])):
-        return                         # traced in each call
-    if block_mask is None and parts[1] is not None and mask is None:
-        return
     if len(_hints) >= _KEPT:
         _hints.pop(next(iter(_hints), None), None)
+    score, mask, out = (None if part is None else part[3] for part in parts)
     _hints[ids] = Hint(score, mask, out, ready[0].kind.mask, block_mask.revision if block_mask is not None else 0, ready)
 
 
-def _by_name(tensors: tuple, parts: tuple, rest: tuple, short: tuple) -> tuple[Tensor, Tensor] | None:
-    """rest: (block_mask, scale, gqa)."""
-    named = _name(*tensors, parts, *rest)
-    kind = _known.get(named)
-    if kind is None or kind.mask() is not rest[0]:
+def _by_name(tensors: tuple, parts: tuple, block_mask: BlockMask | None, scale, gqa: bool) -> Kind | None:
+    """The known kind of these inputs and mods, if its lists are good for the mask's captures as they are."""
+    kind = _known.get(_name(*tensors, parts, block_mask, scale, gqa))
+    if kind is None or kind.mask() is not block_mask or not (kind.captured is None or all_now(kind.captured, parts[1][2])):
         return None
-    if kind.captured is not None and not all_now(kind.captured, parts[1][2]):
-        return None
-    captures = tuple([t for part in parts if part is not None for t in part[2]])
-    given = _captures(captures, tensors[0], kind.dense)
-    if given is None:
-        return None
-    _make_ready(short, parts, (*tensors, *captures), kind, launcher(kind, tensors, captures))
-    return launch(kind, *tensors, given)
+    return kind
 
 
-def _make_ready(short: tuple, parts: tuple, tensors: tuple, kind: Kind, run: Callable) -> None:
+def _make_ready(short: tuple, parts: tuple, tensors: tuple, kind: Kind) -> None:
     """tensors: q, k, v and the captures."""
     fits = native.check_of(tensors)
     if fits is not None:
@@ -160,7 +176,7 @@ def _make_ready(short: tuple, parts: tuple, tensors: tuple, kind: Kind, run: Cal
             _ready.pop(next(iter(_ready), None), None)
         held = tuple([part[:2] for part in parts if part is not None])
         found = _ready.setdefault(short, [])
-        found.insert(0, Ready(fits, kind, held, run))
+        found.insert(0, Ready(fits, kind, held))
         del found[_KEPT_READY:]
 
 
@@ -190,13 +206,13 @@ def remember(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float |
         return                         # of an output graph the backward pass needs what came before it
     dense = tuple([t.stride(-1) == 1 if t.dim() else True for t in captures])
     with torch.no_grad():
-        if _captures(captures, tensors[0], dense) is None:
+        if not _lie_as(captures, tensors[0], dense):
             return
     named = _name(*tensors, parts, block_mask, scale, gqa)
     kind = _kind(tensors, call, dense, _weakly(block_mask, named), block_mask is None)
     if recorded:
-        short = _short_name(parts, block_mask, scale, gqa)
-        _make_ready(short, parts, (*tensors, *captures), kind, recorder(kind, tensors, captures, call))
+        kind = kind._replace(run=recorder(kind.run, captures, call))
+        _make_ready(_short_name(parts, block_mask, scale, gqa), parts, (*tensors, *captures), kind)
         return
     if len(_known) >= _KEPT:
         _known.pop(next(iter(_known), None), None)
@@ -205,17 +221,15 @@ def remember(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float |
 
 def _kind(tensors: tuple[Tensor, Tensor, Tensor], call: Attention, dense: tuple[bool, ...], mask: Callable, alone: bool) -> Kind:
     """alone: whether a mask has no BlockMask."""
-    query, key, value = tensors
+    query, key, _ = tensors
     plan, bounds = call.plan, [b for b in (call.score, call.mask, call.out) if b is not None]
     lists = lists_of_call(plan, call.mask, call.layout, call.spans, query, key)
     captured = tuple(map(TensorKey, call.mask.tensors)) if alone and call.mask is not None and call.mask.tensors else None
     slots = tuple([x for b in bounds for x in kernels.slots_of(b)])
-    step = TMA_BYTES // query.element_size()
-    direct = all(t.stride(3) == 1 and not any(s % step for s in t.stride()[:3]) for t in tensors)
-    out_shape = (*query.shape[:3], value.shape[3])
     workers, counted = kernels.workers_for(plan, query.device, kernels.work_items(plan, query, key, lists))
-    return Kind(tuple(b.graph for b in bounds), mask, captured, call.scale, query.element_size(),
-                kernels.prepare(plan, lists, workers, counted, dense), slots or None, dense, direct, out_shape)
+    prepared = kernels.prepare(plan, lists, workers, counted, dense)
+    captures = tuple([t for b in bounds for t in b.tensors])
+    return Kind(mask, captured, dense, launcher(prepared, tensors, captures, call.scale, slots))
 
 
 def _usual(query: Tensor, key: Tensor, value: Tensor, scale) -> bool:
@@ -229,31 +243,30 @@ def _wants_gradient(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any([t.requires_grad for t in tensors])
 
 
-def _parts(mods: tuple) -> tuple[Parts | None, Parts | None, Parts | None] | None:
-    """Of score, mask and out mod; None for masks of which no kind is kept."""
+def _parts(mods: tuple, made: dict) -> tuple[Parts | None, Parts | None, Parts | None] | None:
+    """Of score, mask and out mod; None for masks of which no kind is kept. made: see `again`."""
     score_mod, block_mask, mask_mod, out_mod = mods
     if block_mask is None:
-        mask = None if mask_mod is None else parts_of(mask_mod, "mask")
+        mask = None if mask_mod is None else parts_of(mask_mod, "mask", made)
     elif mask_mod is None and type(block_mask) is BlockMask:
         block_mask.check_fresh()
+        made["block_mask"] = block_mask
         mask = *block_mask.bound.parts, None
     else:
         return None
-    score = None if score_mod is None else parts_of(score_mod, "score")
-    return score, mask, None if out_mod is None else parts_of(out_mod, "out")
+    score = None if score_mod is None else parts_of(score_mod, "score", made)
+    return score, mask, None if out_mod is None else parts_of(out_mod, "out", made)
 
 
 def _name(query: Tensor, key: Tensor, value: Tensor, parts: tuple, block_mask: BlockMask | None, scale,
           gqa: bool) -> tuple | None:
-    """The name of a kind; None for tensors that have no strides."""
-    score, mask, out = parts
+    """The name of a kind; None for tensors that have no strides. By the structure of graphs, which a mod that is traced in each
+    call has in common with its last one."""
+    mods = tuple([None if part is None else (part[0], tuple(map(repr, part[1]))) for part in parts])
     try:
         return (query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride(), query.dtype, key.dtype,
                 value.dtype, query.get_device(), key.get_device(), value.get_device(), scale, gqa, id(block_mask),
-                block_mask.revision if block_mask is not None else 0,
-                None if score is None else (id(score[0]), score[1]),
-                None if mask is None else (id(mask[0]), mask[1]),
-                None if out is None else (id(out[0]), out[1]))
+                block_mask.revision if block_mask is not None else 0, mods)
     except RuntimeError:
         return None
 
@@ -275,19 +288,14 @@ def _none() -> None:
     return None
 
 
-def _captures(captures: tuple, query: Tensor, dense: tuple[bool, ...]) -> tuple | None:
-    """The captured tensors as the kernel takes them; None where one is elsewhere, is empty, wants a gradient or does not lie as
-    `dense` says."""
-    found = []
+def _lie_as(captures: tuple, query: Tensor, dense: tuple[bool, ...]) -> bool:
+    """Whether captured tensors are such as the kernel takes: none is elsewhere, empty, or wants a gradient, and the last
+    dimension of each is contiguous where `dense` says so, and only there."""
     for t, last_is_dense in zip(captures, dense):
-        if t.requires_grad:
-            if torch.is_grad_enabled():
-                return None
-            t = t.detach()
+        if t.requires_grad and torch.is_grad_enabled():
+            return False
         if t.get_device() != query.get_device() or type(t) not in _USUAL or t.numel() == 0:
-            return None
-        t = kernels.as_argument(t)
-        if (t.stride(-1) == 1) is not last_is_dense:
-            return None
-        found.append(t)
-    return tuple(found)
+            return False
+        if (t.dim() == 0 or t.stride(-1) == 1) is not last_is_dense:
+            return False
+    return True

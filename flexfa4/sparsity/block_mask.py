@@ -132,7 +132,7 @@ class BlockMask:
         state = fingerprint_of(bound)
         self._trace = None
         if state == self._state:
-            graph, literals, _, trace = parts_of(self.mask_mod, "mask")
+            graph, literals, _, trace = parts_of(self.mask_mod, "mask", {})
             if graph is self.bound.graph and literals is self.bound.literals:
                 self._trace = trace    # says the same quicker
             return

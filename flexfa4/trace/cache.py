@@ -16,6 +16,7 @@ import torch
 from ..ir import DType
 from ..ir.bound import BoundGraph, Origin
 from ..ir.graph import Graph
+from .checks import referents
 from .guards import TensorPlace, Walk
 from .trace import record
 
@@ -25,7 +26,6 @@ BINDINGS_PER_ENTRY = 16
 
 _entries: dict[tuple, tuple["Entry", ...]] = {}
 _owners: dict[int, weakref.ref] = {}
-_default_dtype = torch.get_default_dtype
 _lock = threading.RLock()        # re-entered where collecting garbage inside it ends a code object's life
 
 
@@ -49,26 +49,21 @@ class Entry:
     graph: Graph
     literals: tuple
     origin: Origin
-    float_type: torch.dtype
     bindings: tuple[Binding, ...]
 
     def __post_init__(self):
-        self.all_used = self.used == tuple(range(len(self.bindings[0].refs)))
+        count = len(self.bindings[0].refs)
+        self.all_used = self.used == tuple(range(count))
+        self.are = referents(count)
 
-    def binding_of(self, fn) -> tuple[Binding, tuple] | None:
-        """The binding of this trace to the tensors of `fn`, and these; None where a check says that it is not one of `fn`."""
-        tensors = self.check(fn)
-        if tensors is None or _default_dtype() is not self.float_type:
-            return None
+    def _binding(self, tensors: tuple) -> Binding | None:
+        """The binding of this trace to tensors that `check` gave, None where there can be none."""
         for binding in self.bindings:
-            for ref, t in zip(binding.refs, tensors):
-                if ref() is not t:
-                    break
-            else:
-                return binding, tensors
+            if self.are(binding.refs, tensors):
+                return binding
         return self._bind_to(tensors)
 
-    def _bind_to(self, tensors: tuple) -> tuple[Binding, tuple] | None:
+    def _bind_to(self, tensors: tuple) -> Binding | None:
         """To tensors that the trace was not bound to before."""
         # Two captures that were two tensors might be one now, which would be one capture.
         if not self.movable or len(set(map(id, tensors))) != len(tensors):
@@ -78,22 +73,23 @@ class Entry:
         binding = Binding(tuple(map(weakref.ref, tensors)))
         with _lock:
             self.bindings = (binding, *self.bindings[:BINDINGS_PER_ENTRY - 1])
-        return binding, tensors
+        return binding
 
     def captures_of(self, fn) -> tuple[torch.Tensor, ...] | None:
         """The tensors of `bound(fn)`, or None."""
-        found = self.binding_of(fn)
-        if found is None:
+        tensors = self.check(fn)
+        if not tensors:
+            return tensors
+        if self._binding(tensors) is None:
             return None
-        tensors = found[1]
         return tensors if self.all_used else tuple([tensors[i] for i in self.used])
 
     def bound(self, fn) -> BoundGraph | None:
         """This trace as one of `fn`; None where it is not."""
-        found = self.binding_of(fn)
-        if found is None:
+        tensors = self.check(fn)
+        binding = None if tensors is None else self._binding(tensors)
+        if binding is None:
             return None
-        binding, tensors = found
         bound = binding.last()
         if bound is None:
             bound = BoundGraph(self.graph, tuple([tensors[i] for i in self.used]), self.literals, self.origin)
@@ -104,15 +100,17 @@ class Entry:
 Parts = Tuple[Graph, tuple, Tuple[torch.Tensor, ...], Optional[Entry]]
 
 
-def parts_of(fn, kind: str) -> Parts:
+def parts_of(fn, kind: str, made: dict[str, BoundGraph]) -> Parts:
     """(graph, literals, tensors, entry) of `bind(fn, kind)`, in half its time where that was made before and nobody holds it.
-    entry: whose `captures_of` says quicker whether the same holds in a later call, None where the mod is traced each time."""
+    entry: whose `captures_of` says quicker whether the same holds in a later call, None where the mod had to be bound: made[kind]
+    is that."""
     code = fn.__code__ if type(fn) is types.FunctionType else _code_of(fn)
     for entry in _entries.get((id(code), kind, _F32), ()):
         captures = entry.captures_of(fn)
         if captures is not None:
             return entry.graph, entry.literals, captures, entry
-    return *bind(fn, kind).parts, None
+    bound = made[kind] = bind(fn, kind)
+    return *bound.parts, None
 
 
 def bind(fn, kind: str, score_dtype: DType = _F32) -> BoundGraph:
@@ -141,11 +139,12 @@ def _bind_anew(fn, kind: str, score_dtype: DType, code, key: tuple) -> BoundGrap
     used = tuple(numbers.get(id(t)) for t in bound.tensors)
     if None in used:
         return bound
+    walk.guards.demand(0, "{now}() is {dtype}", now=torch.get_default_dtype, dtype=torch.get_default_dtype())
     more = [*([walk.shaped] if recorder.shape_read else ()), *([walk.strict] if recorder.folded else ())]
     check = walk.guards.check(walk.first_places, *more)
     first = Binding(tuple(walk.tensors.values()), weakref.ref(bound))
     entry = Entry(check, tuple(walk.places), used, not recorder.folded, bound.graph, bound.literals, bound.origin,
-                  torch.get_default_dtype(), (first,))
+                  (first,))
     with _lock:
         owner = _owners.get(key[0])
         if owner is None or owner() is not code:

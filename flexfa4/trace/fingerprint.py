@@ -23,7 +23,7 @@ class Fingerprint:
 
     def has(self, tensors: tuple | None) -> bool:
         """Whether the tensors of another bound mod of the same graph and literals are the ones here, at the same versions."""
-        return tensors is not None and (not tensors or all_now(self.tensors, tensors))
+        return all_now(self.tensors, tensors) if tensors else tensors is not None
 
 
 def fingerprint(fn, kind: str = "mask", score_dtype: DType = DType.F32) -> Fingerprint:

@@ -1,9 +1,9 @@
 """What a trace depended on, as a list of cheap checks.
 
 `Walk(fn)` goes from a callable to everything its code can name: closure cells, defaults, globals, attributes, methods, and so on
-recursively. Every value found becomes a guard, a line of `checks.Lines`, and a tensor a place (`TensorPlace`); numbers and strings
-by value; containers by length and contents; functions by code. The guards hold no strong reference to tensors or user objects:
-each starts again from the callable it is given, through registers, so equal closures made anew pass as well.
+recursively. Every value found becomes a guard, a line of `checks.Lines`, and a tensor a place (`TensorPlace`); numbers and
+strings by value; containers by length and contents; functions by code. The guards hold no strong reference to tensors or user
+objects: each starts again from the callable it is given, through registers, so equal closures made anew pass as well.
 
 `unversioned` names the first thing that cannot be checked (a numpy array, an object with `__getattr__`, ...): such a mod is
 traced on every call. Only kinds of objects that are known here are walked; any other makes the mod unversioned.

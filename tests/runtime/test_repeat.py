@@ -3,6 +3,7 @@
 import gc
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from launched import launches  # noqa: F401
@@ -96,7 +97,7 @@ def test_a_number_that_changes_reaches_the_launch(launches):
     q, k, v = inputs()
     for size in (100, 50, 100, 10):
         flex_attention(q, k, v, mask_mod=window(size))
-        assert launches[-1][2][4] == (None, (size,))
+        assert launches[-1][2][4:] == (None, (size,))
     assert len(repeat._known) == 3
     assert same_as_first(launches, lambda: flex_attention(q, k, v, mask_mod=window(50)))
 
@@ -131,7 +132,7 @@ def test_a_capture_that_lies_otherwise(launches):
     table.requires_grad_()
     with torch.no_grad():
         assert same_as_first(launches, lambda: flex_attention(q, k, v, bias))
-    assert not launches[-1][2][4][0][0].requires_grad
+    assert not launches[-1][2][4][0].requires_grad
 
 
 def test_inputs_that_lie_otherwise(launches):
@@ -208,6 +209,52 @@ def test_nothing_of_the_users_is_kept_alive(launches):
     gc.collect()
     assert [ref() for ref in gone] == [None] * 5
     assert not repeat._known
+
+
+def unversioned(values):
+    """A score mod whose state no check can see: a numpy array."""
+    def biased(score, b, h, q, kv):
+        calls.append(1)
+        return score * 1.5 + torch.as_tensor(values)[h]
+
+    calls = []
+    return biased, calls
+
+
+def test_a_mod_that_is_traced_in_each_call_is_traced_once_a_call(launches):
+    q, k, v = inputs()
+    values = np.ones(H, np.float32)
+    biased, calls = unversioned(values)
+    leaf = q.clone().requires_grad_()
+    flex_attention(q, k, v, biased)
+    assert same_as_first(launches, lambda: flex_attention(q, k, v, biased))
+    for wanted, query in enumerate((q, leaf, q)):
+        del calls[:]
+        values += 1
+        flex_attention(query, k, v, biased)
+        assert len(calls) == 1
+        assert query is leaf or launches[-1][2][4][0].tolist() == [2.0 + wanted] * H
+    assert len(repeat._known) == 1 and not repeat._hints
+
+
+def test_a_mask_that_is_traced_in_each_call_is_traced_once_a_call(launches):
+    q, k, v = inputs()
+    values = np.arange(S)
+    calls = []
+
+    def early(b, h, i, j):
+        calls.append(1)
+        return torch.as_tensor(values)[j] <= i
+
+    mask = create_block_mask(early, None, None, S, S)
+    for given in (dict(mask_mod=early), dict(block_mask=mask)):
+        flex_attention(q, k, v, **given)
+        for shift in (1, 2):
+            del calls[:]
+            values += shift
+            flex_attention(q, k, v, **given)
+            assert len(calls) == 1
+            assert launches[-1][2][4][0].tolist() == values.tolist()
 
 
 def test_old_kinds_make_room(launches):

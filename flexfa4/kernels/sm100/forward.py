@@ -35,7 +35,8 @@ class Forward:
             raise ValueError(f"a counter and {self.tiles.scheduler=}: the plan says whether launches pass one")
 
     @cute.jit
-    def __call__(self, tensors: Tensors, scale: Float32, lists: Lists, workers: Int32, values: Values, stream):
+    def __call__(self, tensors: Tensors, scale: Float32, lists: Lists, workers: Int32, captures: tuple | None,
+                 slots: tuple | None, stream):
         tiles, plan = self.tiles, self.signature.plan
         shapes = Shapes(tiles, plan.dtype)
         packing = Packing(plan.pack, heads_together(plan.pack, tensors.q.shape[1], tensors.k.shape[1]))
@@ -58,7 +59,7 @@ class Forward:
             count = lists.work.shape[0]
         tma = tuple(tuple(pair) for pair in (q_tma, k_tma, v_tma, out_tma))
         rows = tensors.out if cutlass.const_expr(self.signature.placed) else None
-        self.kernel(tma, (rows, tensors.lse), scale, lists, grid, Int32(count), values).launch(
+        self.kernel(tma, (rows, tensors.lse), scale, lists, grid, Int32(count), Values(captures, slots)).launch(
             grid=(workers * tiles.ctas, 1, 1), block=(tiles.threads, 1, 1), stream=stream, min_blocks_per_mp=1,
             cluster=(tiles.ctas, 1, 1) if tiles.ctas > 1 else None,
         )

@@ -86,7 +86,8 @@ class Forward:
         self.element = ELEMENT[signature.plan.dtype]
 
     @cute.jit
-    def __call__(self, tensors: Tensors, scale: Float32, lists: Lists, workers: Int32, values: Values, stream):
+    def __call__(self, tensors: Tensors, scale: Float32, lists: Lists, workers: Int32, captures: tuple | None,
+                 slots: tuple | None, stream):
         q, k, v, out, lse = tensors
         shapes = Shapes(self.tiles, self.element)
         t = self.tiles
@@ -103,7 +104,7 @@ class Forward:
         count = lists.work.shape[0] if cutlass.const_expr(lists.work is not None) else grid.q_tiles * grid.heads * q.shape[0]
         maps = (q_atom, q_tma), (k_atom, k_tma), (v_atom, v_tma), (out_atom, out_tma)
         rows = out if cutlass.const_expr(self.signature.placed) else None
-        self.kernel(maps, (rows, lse), scale, lists, grid, Int32(count), values).launch(
+        self.kernel(maps, (rows, lse), scale, lists, grid, Int32(count), Values(captures, slots)).launch(
             grid=(workers, 1, 1), block=(t.threads, 1, 1), stream=stream, min_blocks_per_mp=1)
 
     @cute.kernel
