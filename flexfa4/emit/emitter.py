@@ -98,7 +98,11 @@ class Emitter:
         """The value of a LOAD from the element that it found."""
         if n.dtype.is_bool:
             return Boolean(element != 0)
-        return as_float(element) if n.dtype.is_float else as_int(element, self.int_type(n))
+        if n.dtype.is_float:
+            return as_float(element)
+        value = as_int(element, self.int_type(n))
+        # An element found by pointer has its width from the pointer, but no sign: it is read as signed.
+        return wrap(value, n.dtype) if n.dtype is DType.U8 else value
 
     def emit(self, n: Node, args: Sequence):
         """The value of one node from those of its arguments, in its register type."""

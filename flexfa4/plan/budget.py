@@ -54,14 +54,17 @@ def require(condition: bool, message: str) -> None:
 
 
 def check_smem(buffers: Iterable[Buffer]) -> int:
-    """Total bytes; raises BudgetError with the whole sum where they do not fit, or where an alias is larger than its host."""
+    """Total bytes; raises BudgetError with the whole sum where they do not fit, or where an alias is larger than its host: each
+    of its buffers lies in one of the host's, the others of which may be in use."""
     buffers = tuple(buffers)
-    sizes = {b.name: b.bytes * b.count for b in buffers}
+    hosts = {b.name: b for b in buffers}
     for b in buffers:
-        require(
-            not b.aliases or b.bytes * b.count <= sizes[b.aliases],
-            f"{b.name} ({b.bytes * b.count} bytes) does not fit over {b.aliases} ({sizes.get(b.aliases)} bytes)",
-        )
+        if b.aliases:
+            host = hosts[b.aliases]
+            require(
+                b.bytes <= host.bytes and b.count <= host.count,
+                f"{b.name} ({b.count} x {b.bytes} bytes) does not fit over {b.aliases} ({host.count} x {host.bytes} bytes)",
+            )
     total = sum(b.total for b in buffers)
     parts = ", ".join(f"{b.name} {b.count} x {b.bytes}" for b in buffers if not b.aliases)
     require(total <= SMEM_BYTES, f"{total} bytes of shared memory, {SMEM_BYTES} exist: {parts}")

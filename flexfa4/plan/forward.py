@@ -178,6 +178,11 @@ class Sm90Forward:
         return 64 * self.consumers
 
     @property
+    def row_columns(self) -> int:
+        """What a query row has room for: its output takes its place, and must not reach the next warpgroup's queries."""
+        return max(self.head_dim, self.head_dim_v)
+
+    @property
     def threads(self) -> int:
         return 32 * WARPS_PER_GROUP * (self.consumers + 1)
 
@@ -197,10 +202,10 @@ class Sm90Forward:
     @property
     def smem(self) -> tuple[Buffer, ...]:
         return (
-            Buffer("q", self.rows * self.head_dim * HALF_BYTES, self.q_stages),
+            Buffer("q", self.rows * self.row_columns * HALF_BYTES, self.q_stages),
             Buffer("k", self.kv_tile * self.head_dim * HALF_BYTES, self.kv_stages),
             Buffer("v", self.kv_tile * self.head_dim_v * HALF_BYTES, self.kv_stages),
-            Buffer("out", self.rows * self.head_dim_v * HALF_BYTES, aliases="q"),
+            Buffer("out", self.rows * self.head_dim_v * HALF_BYTES, self.q_stages, aliases="q"),
             Buffer("barriers", MBARRIER_BYTES, sum(b.count for b in self.barriers)),
             Buffer("work tile", WORK_TILE_BYTES, self.q_stages + 1),
         )

@@ -34,7 +34,8 @@ def check(q, k, v, **made):
     assert difference.max() <= 2e-3 if made.get("score_mod") else difference.max() <= 5e-6
 
 
-@pytest.mark.parametrize("dims", [(128, 128), (64, 64), (96, 96), (192, 128), (256, 256), (40, 40), (31, 17)])
+@pytest.mark.parametrize("dims", [(128, 128), (64, 64), (96, 96), (192, 128), (256, 256), (40, 40), (31, 17), (64, 128),
+                                  (128, 192), (16, 256)])
 @pytest.mark.parametrize("lengths", [(1, 1), (1, 700), (127, 129), (512, 512), (1000, 1333)])
 def test_shapes(dims, lengths):
     check(*inputs(*lengths, dims=dims))

@@ -246,6 +246,9 @@ def labelled(b, h, q, kv):
 LIMITS = torch.tensor([2**63 - 1, 100, 2**40, -(2**63) + 1, 31, 32]).repeat(60)
 WIDE_LABELS = torch.arange(360) % 37 * 2**40
 LABELS = (torch.arange(360) * 7 % 50).to(torch.int8)
+BYTES = (torch.arange(300) * 7 % 256).to(torch.uint8)
+
+
 def times(factor: float) -> Callable:
     """Scores with a factor that the kernel gets at run time."""
     captured = torch.tensor(factor)
@@ -320,6 +323,11 @@ CASES = [
     Case("D=192, fewer keys than queries", (600, 65), (2, 2), (192, 128), mask_mod=mods.sliding_window(100), runs=9),
     Case("D=40", dims=(40, 40)),
     Case("D=31, 17", dims=(31, 17)),
+    Case("D=64, 128", (300, 200), dims=(64, 128), workers=1),
+    Case("D=16, 256", (300, 200), (1, 1), (16, 256), mask_mod=mods.causal_mask, workers=1, runs=2),
+    Case("D=24, 200, few queries", (3, 300), (8, 1), (24, 200), dtype=torch.float16, runs=2),
+    Case("bytes above 127", (200, 300), dims=(64, 64), score_mod=lambda s, b, h, q, kv: s + BYTES[kv] * 0.01,
+         mask_mod=lambda b, h, q, kv: BYTES[kv] + 1 < 250, runs=2),
     Case("a literal beyond 32 bits", mask_mod=lambda b, h, q, kv: q - kv + 10**12 < 10**12 + 20, workers=2),
     Case("comparisons as words", (300, 300), mask_mod=compared, workers=2),
     Case("labels and far limits", (300, 330), mask_mod=labelled, dims=(64, 64)),

@@ -1,6 +1,7 @@
 """Budgets that refuse, barrier tables, and a compile key without lengths and literal values."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -29,6 +30,7 @@ from flexfa4.plan import (
     show_table,
     unpaired,
 )
+from flexfa4.plan.budget import Buffer, check_smem
 from flexfa4.plan.roofline import TENSOR_CORE, clocks, shared_memory
 
 I64 = DType.I64
@@ -71,6 +73,24 @@ def test_the_head_dims_of_the_paper_fit(head_dims):
     assert sum(b.total for b in tiles.smem) <= 227 * 1024
     assert max(r.end for r in tiles.tmem) <= 512
     assert sum(32 * warps * n for _, warps, n in tiles.register_table) <= 65536
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_hopper_takes_all_head_dims_up_to_256(short):
+    """And a row of the output fits where that of the queries was, whichever is wider."""
+    layout = RowLayout(short=short)
+    for head_dim, head_dim_v in product(range(8, 257, 8), repeat=2):
+        tiles = plan_forward("sm90", DType.BF16, head_dim, head_dim_v, layout=layout).tiles
+        q, out = (next(b for b in tiles.smem if b.name == name) for name in ("q", "out"))
+        assert out.aliases == "q" and out.bytes <= q.bytes and out.bytes == tiles.rows * tiles.head_dim_v * 2
+        assert q.bytes == tiles.rows * max(tiles.head_dim, tiles.head_dim_v) * 2
+
+
+def test_a_buffer_takes_the_place_of_one_that_is_as_large():
+    """Two buffers of 60 bytes fit over three of 40 together, but the first of them reaches into the second."""
+    with pytest.raises(BudgetError, match="does not fit over q"):
+        check_smem((Buffer("q", 40, 3), Buffer("out", 60, 2, aliases="q")))
+    assert check_smem((Buffer("q", 60, 3), Buffer("out", 60, 2, aliases="q"))) == 192
 
 
 @pytest.mark.parametrize(

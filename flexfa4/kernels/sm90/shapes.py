@@ -39,8 +39,22 @@ class Shapes(Fixed):
 
     @cached_property
     def q(self):
-        """[64, D, stages * consumers]: each warpgroup's rows are its own stretch, which its output takes over."""
-        return self._rows(GROUP_ROWS, self.tiles.head_dim, self.tiles.q_stages * self.tiles.consumers)
+        """[64, D, stages * consumers]: each warpgroup's rows are its own stretch, which its output takes over and which has room
+        for that."""
+        count = self.tiles.q_stages * self.tiles.consumers
+        queries = self._rows(GROUP_ROWS, self.tiles.head_dim, count)
+        if not self.wider_rows:
+            return queries
+        rows, columns, _ = queries.outer.shape
+        by_row, by_column, _ = queries.outer.stride
+        stretch = GROUP_ROWS * self.tiles.row_columns
+        apart = cute.make_layout((rows, columns, count), stride=(by_row, by_column, stretch))
+        return cute.make_composed_layout(queries.inner, 0, apart)
+
+    @property
+    def wider_rows(self) -> int:
+        """Columns that a row of the output has more than one of the queries."""
+        return self.tiles.row_columns - self.tiles.head_dim
 
     @cached_property
     def k(self):
@@ -80,9 +94,15 @@ class Shapes(Fixed):
         barriers = memory.allocate_array(cutlass.Int64, sum(b.count for b in self.tiles.barriers))
         slots = cute.make_layout((self.tiles.q_stages + 1, WORDS), stride=(WORDS, 1))
         items = memory.allocate_tensor(Int32, slots, WORK_TILE_BYTES)
-        tensors = (memory.allocate_tensor(self.element, layout.outer, SMEM_ALIGNMENT, layout.inner)
-                   for layout in (self.q, self.k, self.v))
-        return barriers, items, *tensors
+
+        def tensor(layout):
+            return memory.allocate_tensor(self.element, layout.outer, SMEM_ALIGNMENT, layout.inner)
+
+        queries = tensor(self.q)
+        if self.wider_rows:
+            # The layout ends where the last stretch's queries do.
+            memory.allocate_array(self.element, GROUP_ROWS * self.wider_rows)
+        return barriers, items, queries, tensor(self.k), tensor(self.v)
 
 
 def transposed(tensor: cute.Tensor) -> cute.Tensor:
