@@ -3,10 +3,11 @@
     python benchmarks/sm100_grid.py [PART[:SLICE] ...]     writes results/sm100_grid.{json,md}
 
 Parts: cases (the situations of tests/cases by file name), lengths (head dims, types and masks at lengths from 1 to 600 around
-tile edges), graphs (random integer graphs as masks), scores (random graphs as score edits), forward (the cases of
-tests/kernels/forward_emulated.py: the gallery, splits, packed heads, schedulers, output graphs, rows without keys). Every call
-runs with several seeds and completion policies. A part alone begins its rows anew; with the number of one of its slices, of a few
-minutes each, those calls are added to the rows that are there.
+tile edges), graphs (random integer graphs as masks), scores (random graphs as score edits), captures (captured tensors of every
+type, strides and kind of index), packed (groups of heads that share query tiles, with masks, edits, types and schedulers), forward
+(the cases of tests/kernels/forward_emulated.py: the gallery, splits, packed heads, schedulers, output graphs, rows without keys).
+Every call runs with several seeds and completion policies. A part alone begins its rows anew; with the number of one of its
+slices, of a few minutes each, those calls are added to the rows that are there.
 "out": the largest error over its bound, the rounding of P and of the output to the inputs' type and, of a score graph, what its
 arithmetic in float32 may move (`tests/kernels/sm100_grid.py`, `conditioning`); "lse": the same of the logarithm, whose bound is
 that of the exponentials."""
@@ -28,6 +29,8 @@ PARTS = {
     "lengths": [("sm100_grid.py", "lengths", f"{i}/{SHARES}") for i in range(SHARES)],
     "graphs": [("sm100_grid.py", "graphs", "12", str(seed)) for seed in range(2)],
     "scores": [("sm100_grid.py", "scores", "12", str(seed)) for seed in range(3)],
+    "captures": [("sm100_grid.py", "captures", f"{i}/{SHARES}") for i in range(SHARES)],
+    "packed": [("sm100_grid.py", "packed", f"{i}/{SHARES}") for i in range(SHARES)],
     "forward": [("forward_emulated.py", "sm100", f"{i}/{SHARES}") for i in range(SHARES)],
 }
 OUT_BOUND = {"bfloat16": 2.0**-8, "float16": 2.0**-11}

@@ -108,7 +108,7 @@ class _Mask:
                 varying.append((sign, n))
             elif len(parts) > 1:
                 added += sign * found.lo
-        if size > INT_RANGE[term.dtype][1] // 2:
+        if term.dtype.is_int and size > INT_RANGE[term.dtype][1] // 2:
             raise Unfit
         if len(varying) == 1 and varying[0][1].op is axis.op:
             return Position(axis, added) if varying[0][0] > 0 else -Position(axis, -added)

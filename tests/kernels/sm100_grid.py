@@ -4,6 +4,8 @@
     sm100_grid.py lengths i/n        a share of head dims, types and masks, each at many pairs of lengths around tile edges
     sm100_grid.py graphs COUNT SEED  random integer graphs as masks
     sm100_grid.py scores COUNT SEED  random graphs of floats and integers as score edits, every other one under a causal mask
+    sm100_grid.py captures i/n       a share of captured tensors: every type, strides, kinds of indices; forty at once
+    sm100_grid.py packed i/n         a share of groups of heads, types, masks, edits and schedulers, each at some lengths
 
 Each call runs with several seeds and completion policies. Prints one JSON list, a row a run as forward_emulated's, and rows
 (case, not_covered) for calls that the kernel does not take."""
@@ -22,6 +24,7 @@ sys.argv = [sys.argv[0], "sm100"]
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 import conftest  # noqa: E402, F401
+import captured  # noqa: E402
 import forward_emulated as emulated  # noqa: E402
 import conditioning  # noqa: E402
 import torch  # noqa: E402
@@ -36,6 +39,7 @@ EDGES = (1, 2, 63, 64, 65, 96, 127, 128, 129, 200, 255, 256, 257, 300, 383, 384,
 DIMS = ((64, 64), (96, 96), (128, 128), (192, 128), (31, 17), (72, 40))
 HEADS = ((1, 1), (4, 2), (6, 1), (3, 3))
 PAIRS = 12
+GROUPS = (2, 3, 4, 5, 8, 12, 16)
 
 
 def situations(names: list[str]) -> list[dict]:
@@ -86,6 +90,38 @@ def lengths(share: str) -> list[dict]:
             name = f"{dims} {dtype} {mask} {q_len} x {kv_len}"
             rows += emulated.run(Case(name, (q_len, kv_len), HEADS[pair % 4], dims, 1 + pair % 2, dtype, mask_mod=mod,
                                       workers=(None, 1, 2)[pair % 3]))
+    return rows
+
+
+def captures(share: str) -> list[dict]:
+    """Score edits are under a causal mask, so that tiles of both kinds run them."""
+    i, n = map(int, share.split("/"))
+    lengths, rows = (200, 300), []
+    for name, made in [*captured.every(), ("many captures and literals", dict(score_mod=captured.many))][i::n]:
+        made = {"mask_mod": mods.causal_bottom_right(*lengths), **made}
+        rows += emulated.run(Case(name, lengths, (captured.HEADS, 2), (64, 64), workers=3, **made))
+    return rows
+
+
+def packed(share: str) -> list[dict]:
+    """Groups of heads by what else a call has, drawn: lengths at edges, head dims, types, batches, CTAs, orders of work."""
+    i, n = map(int, share.split("/"))
+    rows = []
+    for number, (group, kind) in list(enumerate((g, k) for g in GROUPS for k in range(8)))[i::n]:
+        draw = torch.Generator().manual_seed(number)
+
+        def one_of(things):
+            return things[torch.randint(len(things), (), generator=draw).item()]
+
+        q_len, kv_len, kv_heads = one_of((1, 2, 3, 7, 16, 31, 64, 65, 100, 130)), one_of(EDGES), one_of((1, 2))
+        mask = (None, mods.causal_bottom_right(q_len, kv_len), mods.sliding_window(90), emulated.at_some)[kind % 4]
+        edits = None, mods.tanh_softcap(2.0), emulated.slopes(group * kv_heads), emulated.by_distance(group * kv_heads, 700)
+        dims, dtype, edit = one_of(DIMS), one_of(HALVES), one_of(edits) if kind < 4 else None
+        ordered = mask is not None and one_of((False, True))
+        name = f"{group} heads for {kv_heads}, {q_len} x {kv_len}, {dims} {dtype}, {kind} {edits.index(edit)}"
+        rows += emulated.run(Case(name, (q_len, kv_len), (group * kv_heads, kv_heads), dims, one_of((1, 2)), dtype, edit, mask,
+                                  one_of((None, emulated.gated)), ordered, one_of((None, 1, 2)),
+                                  scheduler=one_of(("static", "counter", "clc"))))
     return rows
 
 
@@ -205,5 +241,6 @@ def table(bound) -> torch.Tensor:
 
 if __name__ == "__main__":
     made = {"cases": lambda: situations(WANTED), "lengths": lambda: lengths(WANTED[0]),
+            "captures": lambda: captures(WANTED[0]), "packed": lambda: packed(WANTED[0]),
             "graphs": lambda: graphs(*map(int, WANTED)), "scores": lambda: scores(*map(int, WANTED))}[PART]()  # fmt: skip
     print("\n" + json.dumps(made))

@@ -52,6 +52,20 @@ def test_random_score_graphs_agree_with_float64():
     check(rows)
 
 
+def test_captures_of_every_type_agree_with_float64():
+    """A kind of index, an own way of lying in memory and a type each; the rest is in the benchmark."""
+    rows = rows_of("captures", "0/9")
+    assert len({row["case"] for row in rows}) == 11
+    check(rows)
+
+
+@pytest.mark.slow
+def test_heads_that_share_tiles_agree_with_float64():
+    rows = rows_of("packed", "0/8")
+    assert len({row["case"] for row in rows}) == 7
+    check(rows)
+
+
 @pytest.mark.slow
 def test_every_situation_agrees_with_float64():
     rows = rows_of("cases")

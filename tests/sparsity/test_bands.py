@@ -11,6 +11,12 @@ from tests.sparsity.dense import check_spans, dense, kinds
 from tests.sparsity.test_exact import documents
 
 SHIFT = torch.tensor([5, 90, 17])
+
+
+def _within(times: torch.Tensor):
+    return lambda b, h, q, kv: (times[kv] <= times[q]) & (times[kv] + 20.5 > times[q])
+
+
 MASKS = {
     "causal": lambda n: mods.causal_mask,
     "strictly below": lambda n: lambda b, h, q, kv: kv < q,
@@ -32,6 +38,8 @@ MASKS = {
     "other documents": lambda n: not_mask(mods.document_mask(documents(n, 7))),
     "never": lambda n: lambda b, h, q, kv: (q >= kv) & (q < kv),
     "never, of three": lambda n: lambda b, h, q, kv: (q >= kv) & (q - kv >= -1) & (q < kv),
+    "floats that rise": lambda n: lambda b, h, q, kv: torch.sqrt(q + 1.0) > torch.log(kv + 1.0) * 1.5,
+    "a time of each position": lambda n: _within(torch.arange(n).float() * 0.75),
     "limits of rows and keys": lambda n: lambda b, h, q, kv: (q >= 20) & (kv < n - 30) | (kv == 3),
 }
 
@@ -83,6 +91,7 @@ TERMS = {
     "documents in any order": lambda n, x: mods.document_mask(documents(n, 2 + x % 30, x, "shuffled")),
     "first keys": lambda n, x: lambda b, h, q, kv: kv < x % n,
     "a limit a query": lambda n, x: _limits(n, x),
+    "times": lambda n, x: _times(n, x),
     "blocks": lambda n, x: lambda b, h, q, kv: q // (3 + x % 40) == kv // (3 + x % 40),
 }
 
@@ -90,6 +99,18 @@ TERMS = {
 def _limits(n, x):
     ends = torch.randint(0, n, (n,), generator=torch.Generator().manual_seed(x))
     return lambda b, h, q, kv: kv <= ends[q]
+
+
+def _times(n, x):
+    """Floats of any type in some order, with repeats and infinities, compared in one of the four ways."""
+    draw = torch.Generator().manual_seed(x)
+    dtype = (torch.float16, torch.bfloat16, torch.float32, torch.float64)[x % 4]
+    times = (torch.rand(n, generator=draw) * (5, n)[x // 4 % 2]).round(decimals=x // 8 % 2).to(dtype)
+    if x % 3:
+        times = times.sort(descending=x % 3 == 2).values
+    times[torch.randint(n, (2,), generator=draw)] = torch.tensor([torch.inf, -torch.inf]).to(dtype)
+    compare = (torch.eq, torch.ne, torch.lt, torch.le)[x // 16 % 4]
+    return lambda b, h, q, kv: compare(times[q], times[kv])
 
 
 @settings(max_examples=250, deadline=None)
