@@ -3,11 +3,11 @@
     python benchmarks/sm100_grid.py [PART[:SLICE] ...]     writes results/sm100_grid.{json,md}
 
 Parts: cases (the situations of tests/cases by file name), lengths (head dims, types and masks at lengths from 1 to 600 around
-tile edges), graphs (random integer graphs as masks), scores (random graphs as score edits), captures (captured tensors of every
-type, strides and kind of index), packed (groups of heads that share query tiles, with masks, edits, types and schedulers), forward
-(the cases of tests/kernels/forward_emulated.py: the gallery, splits, packed heads, schedulers, output graphs, rows without keys).
-Every call runs with several seeds and completion policies. A part alone begins its rows anew; with the number of one of its
-slices, of a few minutes each, those calls are added to the rows that are there.
+tile edges), graphs (random integer graphs as masks), scores (random graphs as score edits), captures (captured tensors of
+every type, strides and kind of index), packed (groups of heads that share query tiles, with masks, edits, types and
+schedulers), forward (the cases of tests/kernels/forward_emulated.py: the gallery, splits, packed heads, schedulers, output
+graphs, rows without keys). Every call runs with several seeds and completion policies. A part alone begins its rows anew;
+with the number of one of its slices, of a few minutes each, those calls are added to the rows that are there.
 "out": the largest error over its bound, the rounding of P and of the output to the inputs' type and, of a score graph, what its
 arithmetic in float32 may move (`tests/kernels/sm100_grid.py`, `conditioning`); "lse": the same of the logarithm, whose bound is
 that of the exponentials."""

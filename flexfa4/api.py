@@ -36,7 +36,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
                    block_mask: BlockMask | torch_flex.BlockMask | None = None, scale: float | None = None,
                    enable_gqa: bool = False, return_lse: bool = False, kernel_options: dict[str, Any] | None = None, *,
                    return_aux: Any = None, mask_mod: Callable | None = None, out_mod: Callable | None = None,
-                   debug: bool = False):
+                   precise: bool = False, debug: bool = False):
     """Attention with a score edit, a mask and an output hook; exact, differentiable, tiles that hold nothing are skipped.
 
     query [B, Hq, Sq, D], key [B or 1, Hkv, Skv, D], value [B or 1, Hkv, Skv, Dv]: float16, bfloat16, float32 or float64, any
@@ -51,6 +51,8 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     (before out_mod) and lse -inf.
     kernel_options is accepted for compatibility and ignored with a warning.
 
+    precise: GPU kernels take no hardware approximations in the mods (their errors: docs/ir.md) nor a polynomial for exponentials.
+
     debug: after the ordinary call, the mods are called as plain Python on 0-d tensors, once a position; out, lse and gradients
     are those of these calls: print and breakpoint() work in a mod. For small inputs.
 
@@ -62,16 +64,17 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     mods = (score_mod, block_mask, mask_mod, out_mod)
     found, made = None, {}
     if not (debug or torch.compiler.is_dynamo_compiling()):
-        found = repeat.again(query, key, value, mods, scale, enable_gqa, want_lse, made)
-    out, lse = _first((query, key, value), mods, scale, enable_gqa, debug, made) if found is None else found
+        found = repeat.again(query, key, value, mods, scale, (enable_gqa, precise), want_lse, made)
+    out, lse = _first((query, key, value), mods, scale, (enable_gqa, precise), debug, made) if found is None else found
     if return_aux is not None:
         return out, AuxOutput(lse=lse if want_lse else None)
     return (out, lse) if return_lse else out
 
 
-def _first(tensors: tuple, mods: tuple, scale: float | None, enable_gqa: bool, debug: bool,
+def _first(tensors: tuple, mods: tuple, scale: float | None, options: tuple[bool, bool], debug: bool,
            made: dict) -> tuple[Tensor, Tensor]:
-    """A call of a kind that is not known. made: see `repeat.again`."""
+    """A call of a kind that is not known. options: (enable_gqa, precise); made: see `repeat.again`."""
+    enable_gqa, precise = map(bool, options)
     query, key, value = tensors = _autocast(*tensors)
     check_tensors(query, key, value, enable_gqa)
     check_scale(scale)
@@ -79,17 +82,17 @@ def _first(tensors: tuple, mods: tuple, scale: float | None, enable_gqa: bool, d
     if torch.compiler.is_dynamo_compiling():
         if debug:
             raise UnsupportedError("debug=True calls Python at every position: call flex_attention outside torch.compile")
-        return _traced_by_dynamo(tensors, mods, factor)
+        return _traced_by_dynamo(tensors, mods, factor, precise)
     if debug:
         return _debugged(tensors, mods, factor)
-    call = _prepare(tensors, mods, factor, made)
+    call = _prepare(tensors, mods, factor, made, precise)
     found = attention(query, key, value, call)
     if call.plan is not None:
-        repeat.remember(tensors, mods, scale, enable_gqa, call)
+        repeat.remember(tensors, mods, scale, options, call)
     return found
 
 
-def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, made: dict) -> Attention:
+def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, made: dict, precise: bool = False) -> Attention:
     """made: what was traced for this call before, see `repeat.again`."""
     query, key, _ = tensors
     score_mod, block_mask, mask_mod, out_mod = mods
@@ -101,9 +104,9 @@ def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, 
     for bound in (score, mask, hook):
         if bound is not None:
             check_captures(bound, query.device)
-    plan = engine.choose(engine.architecture(query.device), *tensors, scale, (score, mask, hook)).plan
+    plan = engine.choose(engine.architecture(query.device), *tensors, scale, (score, mask, hook), precise).plan
     if mask is None:
-        return Attention(score, mask, hook, None, None, scale, plan)
+        return Attention(score, mask, hook, None, None, scale, plan, precise)
     layout = _layout(mask, query, key, plan)
     spans = None
     if block_mask is not None and _has_data(query) and not transforms.active():
@@ -117,7 +120,7 @@ def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, 
             return block_mask.kept_spans(layout.q_tile, layout.kv_tile, device="cpu")
 
         layout, spans = fitted(layout, query.shape[0] * query.shape[1], spans_at) if plan is None else (layout, spans_at(layout))
-    return Attention(score, mask, hook, layout, spans, scale, plan)
+    return Attention(score, mask, hook, layout, spans, scale, plan, precise)
 
 
 def _debugged(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) -> tuple[Tensor, Tensor]:
@@ -132,7 +135,7 @@ def _debugged(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float)
     return interpreted.attention(*tensors, (score_mod, mask_mod, out_mod), scale)
 
 
-def _traced_by_dynamo(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) -> tuple[Tensor, Tensor]:
+def _traced_by_dynamo(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, precise: bool) -> tuple[Tensor, Tensor]:
     query, key, _ = tensors
     score_mod, block_mask, mask_mod, out_mod = mods
     if block_mask is not None:
@@ -143,7 +146,7 @@ def _traced_by_dynamo(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale
         mask_mod = block_mask.mask_mod if mask_mod is None else and_masks(block_mask.mask_mod, mask_mod)
     group = query.shape[1] // key.shape[1]
     tiles = [query_tile(query.shape[2], group), query_tile(query.shape[2], 1), KV_TILE]
-    return runtime.compiled.call(tensors, (score_mod, mask_mod, out_mod), scale, tiles)
+    return runtime.compiled.call(tensors, (score_mod, mask_mod, out_mod), scale, tiles, precise)
 
 
 def _mask(block_mask, mask_mod, query: Tensor, key: Tensor, made: dict) -> tuple[BoundGraph | None, BlockMask | None]:

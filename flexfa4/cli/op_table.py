@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 
+from flexfa4.emit.approx import APPROXIMATIONS, Approximation
 from flexfa4.facts.derivative import DERIVATIVE, NO_DERIVATIVE, Expr, Flow
 from flexfa4.facts.simplify import simplifier
 from flexfa4.interpret.meaning import EVALUATE
@@ -123,6 +125,31 @@ torch.relu.
 """
 
 
+_APPROXIMATIONS = """
+## Approximations
+
+What GPU kernels compute with instructions that are not exact to rounding; `flex_attention(..., precise=True)` turns all of them
+off. A result r for the exact value x satisfies |r - x| <= absolute + relative * |x|; errors of the operands come on top, and
+subnormal numbers count as 0. From `emit/approx.py`.
+
+| operation | in a kernel | relative | absolute | where |
+|---|---|--:|--:|---|
+"""
+
+
+def _bound(x: float) -> str:
+    if x == 0.0:
+        return "0"
+    mantissa, exponent = math.frexp(x)
+    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{x * 2.0**22:g} * 2^-22"
+
+
+def approximation(op: Op, a: Approximation) -> str:
+    """A row of the second table."""
+    cells = f"`{op!r}`", a.form, _bound(a.relative), _bound(a.absolute), a.where or "everywhere"
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
 def render() -> str:
     """The whole of docs/ir.md."""
     said, rows = comments(), []
@@ -130,7 +157,8 @@ def render() -> str:
         rule = RULES[op]
         cells = (f"`{op!r}`", f"`{rule}`", _TYPES[rule.types], said[op], f"`{EVALUATE[op].source}`", derivative_text(op))
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return _HEAD.replace("{example}", _example()) + "\n".join(rows) + "\n"
+    approximate = [approximation(op, APPROXIMATIONS[op]) for op in Op if op in APPROXIMATIONS]
+    return _HEAD.replace("{example}", _example()) + "\n".join(rows) + "\n" + _APPROXIMATIONS + "\n".join(approximate) + "\n"
 
 
 if __name__ == "__main__":

@@ -179,17 +179,20 @@ def _places(arch: str, heads: Heads) -> int:
 
 
 def plan_forward(arch: str, dtype: DType, head_dim: int, head_dim_v: int, graphs: tuple[Graph, ...] = (),
-                 layout: RowLayout = RowLayout(), lengths: tuple[int, int] = (1 << 20, 1 << 20), literals: tuple = ()) -> Plan:
+                 layout: RowLayout = RowLayout(), lengths: tuple[int, int] = (1 << 20, 1 << 20), literals: tuple = (),
+                 precise: bool = False) -> Plan:
     """The Plan of a forward call: `graphs` are its hooks (a score, mask or out graph each), `layout` that of its rows, `lengths`
-    (q, kv) and `literals` the values of a call, which choose between narrow and wide integers, and are not kept. Raises
-    BudgetError where no kernel fits."""
+    (q, kv) and `literals` the values of a call, which choose between narrow and wide integers, and are not kept. precise:
+    `Plan.precise`. Raises BudgetError where no kernel fits."""
     if arch == "tiled":
         tiles = TiledForward()
     elif layout.pair:
         tiles = sm100_pair(head_dim, head_dim_v)
     else:
         tiles = _TILES[arch](head_dim, head_dim_v, layout.short)
+    if precise and isinstance(tiles, Sm100Forward):
+        tiles = replace(tiles, software_exp=0)
     texts = {g.kind: show(simplify(g)) for g in graphs}
     narrow = Assumptions()
     assume = narrow if narrow.holds(lengths, literals) else WIDE
-    return Plan(arch, dtype, tiles, pack=layout.pack, assume=assume, **texts)
+    return Plan(arch, dtype, tiles, pack=layout.pack, precise=precise, assume=assume, **texts)

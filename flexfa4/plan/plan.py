@@ -36,7 +36,7 @@ class Plan:
     query heads of one KV head in a query tile, 1 where it has one head; a power of two, so that a call with any number of
     heads up to it takes the same kernel. split: pieces of split rows write partial results for the combine,
     which also runs the out graph on them, instead of the output. precise: no
-    approximations in the hooks. assume: what integer narrowing takes for granted.
+    approximations in the hooks, and none of the exponentials by a polynomial. assume: what integer narrowing takes for granted.
     """
 
     arch: str

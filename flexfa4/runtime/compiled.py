@@ -36,8 +36,8 @@ from .programs import Layout
 from .torch_op import LIBRARY, Attention, attention
 
 LIBRARY.define("leaf(Tensor like, str name) -> Tensor")
-LIBRARY.define("join(Tensor query, Tensor key, Tensor value, Tensor? score, Tensor? mask, Tensor? out, float scale, int[] tiles) "
-               "-> (Tensor out, Tensor lse)")
+LIBRARY.define("join(Tensor query, Tensor key, Tensor value, Tensor? score, Tensor? mask, Tensor? out, float scale, int[] tiles, "
+               "bool precise) -> (Tensor out, Tensor lse)")
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _MODS = str(Path(_PACKAGE, "mods"))
@@ -56,7 +56,7 @@ def _leaf_fake(like, name):
     return like.new_empty((), dtype=torch.int64)
 
 
-def _join_fake(query, key, value, score, mask, out, scale, tiles):
+def _join_fake(query, key, value, score, mask, out, scale, tiles, precise):
     shape = (*query.shape[:3], value.shape[3])
     return query.new_empty(shape), query.new_empty(shape[:3], dtype=_float_type(query))
 
@@ -141,14 +141,14 @@ def _attend(body: torch.fx.GraphModule, *tensors):
     placeholders = [n for n in body.graph.nodes if n.op == "placeholder"]
     given = dict(zip(placeholders, tensors))
     (join,) = [n for n in body.graph.nodes if n.target is torch.ops.flexfa4.join.default or n.target is torch.ops.flexfa4.join]
-    query, key, value, *parts, scale, tiles = join.args
+    query, key, value, *parts, scale, tiles, precise = join.args
     run = _Body(body, given)
     q, k, v, scale = run.values((query, key, value, scale))
     float_type = DType.F64 if q.dtype is torch.float64 else DType.F32
     bound = [None if part is None else trace(run.function(part, kind), kind, float_type)
              for part, kind in zip(parts, ("score", "mask", "out"))]
     layout = _layout(bound[1], q, tiles)
-    return attention(q, k, v, Attention(bound[0], bound[1], bound[2], layout, None, float(scale)))
+    return attention(q, k, v, Attention(bound[0], bound[1], bound[2], layout, None, float(scale), precise=precise))
 
 
 def _layout(mask: BoundGraph | None, query: Tensor, tiles) -> Layout | None:
@@ -243,7 +243,7 @@ def _called(placeholder: torch.fx.Node) -> str:
     return max(words, key=len, default=re.sub(r"^[lg]_", "", name))
 
 
-def call(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, tiles: list[int]):
+def call(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, tiles: list[int], precise: bool = False):
     """What flex_attention does while Dynamo traces it. mods: (score_mod, mask_mod, out_mod), each a function or None; tiles:
     query tile where heads share a mask row, query tile where they do not, key tile. Returns (out, lse)."""
     score_mod, mask_mod, out_mod = mods
@@ -265,7 +265,7 @@ def call(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, tile
             column = (leaf("d"),) if _parameters(out_mod) == 6 else ()
             out = out_mod(leaf("out"), leaf("lse"), *at[:3], *column)
         parts = [part if part is None or isinstance(part, Tensor) else torch.full((), part) for part in (score, mask, out)]
-        return torch.ops.flexfa4.join(query, key, value, *parts, scale, tiles)
+        return torch.ops.flexfa4.join(query, key, value, *parts, scale, tiles, precise)
 
     _begin()
     found = _replace_body(_replaced, body, *tensors)

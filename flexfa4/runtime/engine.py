@@ -36,8 +36,9 @@ def architecture(device: torch.device) -> str | None:
 
 
 def choose(arch: str | None, query: Tensor, key: Tensor, value: Tensor, scale: float,
-           bounds: Sequence[BoundGraph | None]) -> Choice:
-    """bounds: the score, mask and out graphs. `arch` is that of the device, None where it has no kernel."""
+           bounds: Sequence[BoundGraph | None], precise: bool = False) -> Choice:
+    """bounds: the score, mask and out graphs. `arch` is that of the device, None where it has no kernel. precise: as a Plan has
+    it."""
     if arch is None:
         return Choice(None, f"no kernel exists for {query.device}")
     if query.dtype not in _DTYPES:
@@ -56,13 +57,15 @@ def choose(arch: str | None, query: Tensor, key: Tensor, value: Tensor, scale: f
         layout = row_layout(arch, *dims, Heads.of(query.shape[1] // key.shape[1], graphs), query.shape[2])
     except BudgetError as error:
         return Choice(None, str(error))
-    return _plan(arch, _DTYPES[query.dtype], dims, graphs, layout, _NARROW.holds(lengths, literals))
+    return _plan(arch, _DTYPES[query.dtype], dims, graphs, layout, _NARROW.holds(lengths, literals), precise)
 
 
 @lru_cache(maxsize=512)
-def _plan(arch: str, dtype: DType, dims: tuple[int, int], graphs: tuple, layout: RowLayout, narrow: bool) -> Choice:
+def _plan(arch: str, dtype: DType, dims: tuple[int, int], graphs: tuple, layout: RowLayout, narrow: bool,
+          precise: bool) -> Choice:
     try:
-        plan = plan_forward(arch, dtype, *dims, graphs, layout, literals=() if narrow else (_WIDE_LITERAL,))
+        plan = plan_forward(arch, dtype, *dims, graphs, layout, literals=() if narrow else (_WIDE_LITERAL,),
+                            precise=precise)
     except BudgetError as error:
         return Choice(None, str(error))
     return Choice(plan)

@@ -1,8 +1,8 @@
 """Graphs as text, so that an op's arguments mean the same in another process, and back.
 
 A `programs` string holds one JSON object: for each of "score", "mask" and "out" that is present, the canonical text of its graph
-and the origin for messages; and for a mask the tiles of its spans. Captured tensors and literals travel beside it in two flat
-lists, in the order score, mask, out.
+and the origin for messages; for a mask the tiles of its spans; and "precise" where it is so. Captured tensors and literals travel
+beside it in two flat lists, in the order score, mask, out.
 """
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ def fitted(layout: Layout, heads: int, spans_at: Callable[[Layout], Spans]) -> t
 
 @dataclass(frozen=True)
 class Programs:
-    """A decoded `programs` string."""
+    """A decoded `programs` string. precise: of the kernel's plan."""
 
     graphs: tuple[Graph | None, Graph | None, Graph | None]
     origins: tuple[Origin | None, Origin | None, Origin | None]
     layout: Layout | None
+    precise: bool = False
 
     def bind(self, captures: Sequence, literals: Sequence) -> list[BoundGraph | None]:
         """The score, mask and out graphs with their shares of the flat lists."""
@@ -71,10 +72,13 @@ class Programs:
         return sum(len(g.captures) for g in before if g is not None)
 
 
-def encode(score: BoundGraph | None, mask: BoundGraph | None, out: BoundGraph | None, layout: Layout | None) -> str:
+def encode(score: BoundGraph | None, mask: BoundGraph | None, out: BoundGraph | None, layout: Layout | None,
+           precise: bool = False) -> str:
     parts = [f'"{kind}": {_piece(bound)}' for kind, bound in zip(KINDS, (score, mask, out)) if bound is not None]
     if layout is not None:
         parts.append(f'"layout": [{layout.q_tile}, {layout.kv_tile}, {layout.batches}, {layout.heads}]')
+    if precise:
+        parts.append('"precise": true')
     return "{" + ", ".join(parts) + "}"
 
 
@@ -94,7 +98,7 @@ def decode(text: str) -> Programs:
     data = json.loads(text)
     graphs = tuple(parse(data[kind]["graph"]) if kind in data else None for kind in KINDS)
     origins = tuple(_origin(data[kind]["origin"], graph) if graph is not None else None for kind, graph in zip(KINDS, graphs))
-    return Programs(graphs, origins, Layout(*data["layout"]) if "layout" in data else None)
+    return Programs(graphs, origins, Layout(*data["layout"]) if "layout" in data else None, data.get("precise", False))
 
 
 def _origin(about: list, graph: Graph) -> Origin:

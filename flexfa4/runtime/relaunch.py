@@ -139,7 +139,8 @@ def recorder(launch: Callable, captures: tuple, call: Attention) -> Callable:
     """`launch`, a function that `launcher` made for these captures, recorded for autograd."""
     literals = tuple([x for b in (call.score, call.mask) if b is not None for x in b.literals])
     wanted = tuple([i for i, t in enumerate(captures) if t.requires_grad])
-    form = transforms.Call(len(captures), literals, encode(call.score, call.mask, None, call.layout), call.scale, wanted)
+    programs = encode(call.score, call.mask, None, call.layout, call.precise)
+    form = transforms.Call(len(captures), literals, programs, call.scale, wanted)
     spans = weakref.ref(call.spans) if isinstance(call.spans, Spans) else lambda: None
 
     def run(query: Tensor, key: Tensor, value: Tensor, captures: tuple, want_lse: bool) -> tuple[Tensor, Tensor]:

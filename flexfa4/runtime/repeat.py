@@ -74,15 +74,15 @@ class Hint(NamedTuple):
     ready: list[Ready]
 
 
-def again(query: Tensor, key: Tensor, value: Tensor, mods: tuple, scale: float | None, gqa: bool, want_lse: bool = True,
+def again(query: Tensor, key: Tensor, value: Tensor, mods: tuple, scale: float | None, options: tuple, want_lse: bool = True,
           made: dict | None = None) -> tuple[Tensor, Tensor | None] | None:
-    """(out, lse) of a call of a known kind, None for any other. mods: (score_mod, block_mask, mask_mod, out_mod). want_lse: lse
-    may be None where it is False. made: gets, by kind, what had to be traced for this, and as "block_mask" a BlockMask that is
-    known to be fresh."""
+    """(out, lse) of a call of a known kind, None for any other. mods: (score_mod, block_mask, mask_mod, out_mod). options:
+    (enable_gqa, precise). want_lse: lse may be None where it is False. made: gets, by kind, what had to be traced for this, and
+    as "block_mask" a BlockMask that is known to be fresh."""
     if not (_known or _ready) or type(scale) not in _NUMBERS or forward_ad._current_level >= 0:
         return None
     score_mod, block_mask, mask_mod, out_mod = mods
-    ids = id(score_mod), id(block_mask), id(mask_mod), id(out_mod), scale, gqa
+    ids = id(score_mod), id(block_mask), id(mask_mod), id(out_mod), scale, options
     hint = _hints.get(ids)
     if hint is not None:
         captures = _captures_by(hint, mods)
@@ -93,7 +93,7 @@ def again(query: Tensor, key: Tensor, value: Tensor, mods: tuple, scale: float |
     parts = _parts(mods, {} if made is None else made)
     if parts is None:
         return None
-    short, lasting = _short_name(parts, block_mask, scale, gqa), _are_kept(parts, block_mask)
+    short, lasting = _short_name(parts, block_mask, scale, options), _are_kept(parts, block_mask)
     ready = _ready.get(short)
     if ready:
         if lasting:
@@ -104,7 +104,7 @@ def again(query: Tensor, key: Tensor, value: Tensor, mods: tuple, scale: float |
             return found
     if not _usual(query, key, value, scale) or _wants_gradient(query, key, value):
         return None
-    kind = _by_name((query, key, value), parts, block_mask, scale, gqa)
+    kind = _by_name((query, key, value), parts, block_mask, scale, options)
     if kind is None:
         return None
     flat = tuple([t for part in parts if part is not None for t in part[2]])
@@ -160,9 +160,9 @@ def _give_hint(ids: tuple, parts: tuple, block_mask: BlockMask | None, ready: li
     _hints[ids] = Hint(score, mask, out, ready[0].kind.mask, block_mask.revision if block_mask is not None else 0, ready)
 
 
-def _by_name(tensors: tuple, parts: tuple, block_mask: BlockMask | None, scale, gqa: bool) -> Kind | None:
+def _by_name(tensors: tuple, parts: tuple, block_mask: BlockMask | None, scale, options: tuple) -> Kind | None:
     """The known kind of these inputs and mods, if its lists are good for the mask's captures as they are."""
-    kind = _known.get(_name(*tensors, parts, block_mask, scale, gqa))
+    kind = _known.get(_name(*tensors, parts, block_mask, scale, options))
     if kind is None or kind.mask() is not block_mask or not (kind.captured is None or all_now(kind.captured, parts[1][2])):
         return None
     return kind
@@ -180,10 +180,12 @@ def _make_ready(short: tuple, parts: tuple, tensors: tuple, kind: Kind) -> None:
         del found[_KEPT_READY:]
 
 
-def _short_name(parts: tuple, block_mask: BlockMask | None, scale, gqa: bool) -> tuple:
+def _short_name(parts: tuple, block_mask: BlockMask | None, scale, options: tuple) -> tuple:
     """Of the mods; what it names by identity is held by those who are found under it."""
     score, mask, out = parts
-    name = (type(scale), scale, gqa) if block_mask is None else (type(scale), scale, gqa, id(block_mask), block_mask.revision)
+    name = type(scale), scale, options
+    if block_mask is not None:
+        name += id(block_mask), block_mask.revision
     if score is not None:
         name += ("score", id(score[0]), id(score[1]))
     if mask is not None:
@@ -191,7 +193,7 @@ def _short_name(parts: tuple, block_mask: BlockMask | None, scale, gqa: bool) ->
     return name if out is None else name + ("out", id(out[0]), id(out[1]))
 
 
-def remember(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float | None, gqa: bool, call: Attention) -> None:
+def remember(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float | None, options: tuple, call: Attention) -> None:
     """Makes the kind of a call known that a kernel has just taken."""
     block_mask, mask_mod = mods[1:3]
     if not _usual(*tensors, scale):
@@ -208,11 +210,11 @@ def remember(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float |
     with torch.no_grad():
         if not _lie_as(captures, tensors[0], dense):
             return
-    named = _name(*tensors, parts, block_mask, scale, gqa)
+    named = _name(*tensors, parts, block_mask, scale, options)
     kind = _kind(tensors, call, dense, _weakly(block_mask, named), block_mask is None)
     if recorded:
         kind = kind._replace(run=recorder(kind.run, captures, call))
-        _make_ready(_short_name(parts, block_mask, scale, gqa), parts, (*tensors, *captures), kind)
+        _make_ready(_short_name(parts, block_mask, scale, options), parts, (*tensors, *captures), kind)
         return
     if len(_known) >= _KEPT:
         _known.pop(next(iter(_known), None), None)
@@ -259,13 +261,13 @@ def _parts(mods: tuple, made: dict) -> tuple[Parts | None, Parts | None, Parts |
 
 
 def _name(query: Tensor, key: Tensor, value: Tensor, parts: tuple, block_mask: BlockMask | None, scale,
-          gqa: bool) -> tuple | None:
+          options: tuple) -> tuple | None:
     """The name of a kind; None for tensors that have no strides. By the structure of graphs, which a mod that is traced in each
     call has in common with its last one."""
     mods = tuple([None if part is None else (part[0], tuple(map(repr, part[1]))) for part in parts])
     try:
         return (query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride(), query.dtype, key.dtype,
-                value.dtype, query.get_device(), key.get_device(), value.get_device(), scale, gqa, id(block_mask),
+                value.dtype, query.get_device(), key.get_device(), value.get_device(), scale, options, id(block_mask),
                 block_mask.revision if block_mask is not None else 0, mods)
     except RuntimeError:
         return None

@@ -18,7 +18,7 @@ from flexfa4.sparsity.work_spans import WorkSpans
 
 from . import engine, internals, kernels, transforms
 from .lists import Lists, dense_lists, lists_of
-from .programs import Layout, decode, encode, fitted
+from .programs import Layout, Programs, decode, encode, fitted
 from .spans_cache import spans_of
 
 LIBRARY = torch.library.Library("flexfa4", "DEF")
@@ -33,7 +33,8 @@ LIBRARY.define(
 @dataclass(frozen=True)
 class Attention:
     """One call: what it computes besides the tensors. `spans` are those of the mask at the layout's tiles, on the CPU, or None
-    where they are to be built, or `BlockMask.work_spans`; plan: of the kernel that runs it, None for the tiled engine."""
+    where they are to be built, or `BlockMask.work_spans`; plan: of the kernel that runs it, None for the tiled engine;
+    precise: whether it is to be so."""
 
     score: BoundGraph | None
     mask: BoundGraph | None
@@ -42,6 +43,7 @@ class Attention:
     spans: Spans | WorkSpans | None
     scale: float
     plan: Plan | None = None
+    precise: bool = False
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tuple[Tensor, Tensor]:
@@ -56,7 +58,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tup
         lists = lists_of_call(call.plan, call.mask, call.layout, call.spans, query, key)
         return kernels.forward(call.plan, (query, key, value), call.scale, (call.score, call.mask, call.out), lists)
     literals = [x for b in bound for x in b.literals]
-    programs = encode(call.score, call.mask, call.out, call.layout)
+    programs = encode(call.score, call.mask, call.out, call.layout, call.precise)
     spans = _flat(call.spans)
     if transforms.active():
         form = transforms.Call(len(captures), tuple(literals), programs, call.scale)
@@ -101,7 +103,7 @@ def _mask(layout: Layout | None, bound: BoundGraph | None, spans: list[Tensor], 
 def _attention(query, key, value, captures, spans, literals, programs, scale):
     decoded = decode(programs)
     score, mask, out_mod = decoded.bind(captures, literals)
-    plain, lse = _by_kernel((query, key, value), scale, score, mask, decoded.layout)
+    plain, lse = _by_kernel((query, key, value), scale, score, mask, decoded)
     if plain is None:
         plain, lse = tiled.forward(query, key, value, scale, score, _mask(decoded.layout, mask, spans, query, key))
     if out_mod is None:
@@ -110,16 +112,17 @@ def _attention(query, key, value, captures, spans, literals, programs, scale):
         return tiled.out_hook.apply(out_mod, plain, lse), lse, plain
 
 
-def _by_kernel(tensors: tuple, scale: float, score, mask, layout: Layout | None):
+def _by_kernel(tensors: tuple, scale: float, score, mask, decoded: Programs):
     """(out before the output graph, lse) of a kernel, or (None, None) where none takes the call. The output graph stays out:
     gradients need what is before it."""
     query, key, _ = tensors
     arch = engine.architecture(query.device)
-    choice = engine.choose(arch, *tensors, scale, (score, mask, None))
+    choice = engine.choose(arch, *tensors, scale, (score, mask, None), decoded.precise)
     if choice.plan is None:
         if query.is_cuda:
             engine.announce(choice.reason)
         return None, None
+    layout = decoded.layout
     if mask is not None:
         layout = replace(layout, q_tile=choice.plan.q_tile, kv_tile=choice.plan.tiles.kv_tile)
     lists = lists_of_call(choice.plan, mask, layout, None, query, key)

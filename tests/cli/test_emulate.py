@@ -23,11 +23,13 @@ def test_a_name_that_the_gallery_lacks_lists_it(capsys):
 @pytest.mark.emulate
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl")
-def test_it_prints_error_tiles_and_timeline():
+@pytest.mark.parametrize("words", [("causal", "--arch", "sm90", "--seq-len", "200"), ("document_causal", "--seq-len", "131"),
+                                   ("prefix_lm", "--seq-len", "1", "--completion", "late")], ids=lambda words: words[0])
+def test_it_prints_error_tiles_and_timeline(words):
     code = RUN.format(paths=[str(ROOT), str(ROOT / "tests")])
-    done = subprocess.run([sys.executable, "-c", code, "emulate", "causal", "--arch", "sm90", "--seq-len", "200"],
-                          capture_output=True, text=True, timeout=500)
+    done = subprocess.run([sys.executable, "-c", code, "emulate", *words], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-2000:]
     error = re.search(r"out (\S+) \(largest value (\S+)\), logarithm (\S+)", done.stdout)
-    assert float(error[1]) <= 2.0**-7 * float(error[2]) and float(error[3].rstrip(",")) <= 1e-5
+    # The Blackwell kernel's exponentials are from a polynomial in part, with a relative error of 7.6e-5.
+    assert float(error[1]) <= 2.0**-7 * float(error[2]) and float(error[3]) <= (1e-5 if "sm90" in words else 8e-5)
     assert "reports: none" in done.stdout and "full" in done.stdout and re.search(r"load .*#", done.stdout)

@@ -24,6 +24,8 @@ QUICK += ("D=192, fewer keys than queries",)
 OUT_TOLERANCE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 # The relative error of the polynomial for 2**x, of degree 3 by default, and what ex2.approx and lg2.approx add.
 LSE_TOLERANCE = 7.6e-5 + 3e-6
+# ex2.approx and lg2.approx of the softmax itself, on scores of size 8 in float32.
+PRECISE_LSE_TOLERANCE = 2e-6
 
 
 def rows_of(*words: str, kernel: str = "sm100", seconds: int = 500) -> list[dict]:
@@ -43,6 +45,13 @@ def test_a_few_cases_agree_with_float64():
     rows = rows_of(*QUICK)
     assert {row["case"] for row in rows} == set(QUICK)
     check(rows)
+
+
+def test_precise_turns_approximations_off():
+    rows = rows_of("approximate", "precise")
+    check(rows)
+    worst = {name: max(row["lse"] for row in rows if row["case"] == name) for name in ("approximate", "precise")}
+    assert worst["precise"] <= PRECISE_LSE_TOLERANCE < worst["approximate"], worst
 
 
 @pytest.mark.slow
