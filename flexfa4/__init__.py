@@ -4,6 +4,7 @@ from importlib import import_module
 _HOMES = {
     "flex_attention": "flexfa4.api",
     "BlockMask": "flexfa4.sparsity",
+    "FixedMask": "flexfa4.sparsity",
     "create_block_mask": "flexfa4.sparsity",
     "block_mask_from_tiles": "flexfa4.sparsity",
     "and_masks": "flexfa4.sparsity",

@@ -17,7 +17,8 @@ from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import Plan
 from flexfa4.runtime import Attention, attention, capture, engine, repeat, transforms
 from flexfa4.runtime.programs import Layout, fitted
-from flexfa4.sparsity import BlockMask, Spans, and_masks
+from flexfa4.runtime.torch_op import refuse_to_capture
+from flexfa4.sparsity import BlockMask, FixedMask, Spans, and_masks
 from flexfa4.sparsity.work_spans import WorkSpans
 from flexfa4.trace import bind
 
@@ -33,7 +34,7 @@ class AuxOutput(NamedTuple):
 
 
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable | None = None,
-                   block_mask: BlockMask | torch_flex.BlockMask | None = None, scale: float | None = None,
+                   block_mask: BlockMask | FixedMask | torch_flex.BlockMask | None = None, scale: float | None = None,
                    enable_gqa: bool = False, return_lse: bool = False, kernel_options: dict[str, Any] | None = None, *,
                    return_aux: Any = None, mask_mod: Callable | None = None, out_mod: Callable | None = None,
                    precise: bool = False, debug: bool = False):
@@ -42,9 +43,10 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     query [B, Hq, Sq, D], key [B or 1, Hkv, Skv, D], value [B or 1, Hkv, Skv, Dv]: float16, bfloat16, float32 or float64, any
     strides. With enable_gqa, Hq is a multiple of Hkv and query head h reads key head h // (Hq // Hkv).
 
-    score_mod(score, b, h, q, kv) -> float. block_mask: a BlockMask of this library or of torch. mask_mod(b, h, q, kv) -> bool is
-    taken directly, and and-ed with block_mask where both are given. out_mod(out, lse, b, h, q[, d]) -> float is applied to each
-    output element at the end. scale: default 1 / sqrt(D).
+    score_mod(score, b, h, q, kv) -> float. block_mask: a BlockMask of this library or of torch, or a FixedMask (`reserve`), whose
+    tiles a CUDA graph finds anew in each replay. mask_mod(b, h, q, kv) -> bool is taken directly, and and-ed with a BlockMask
+    where both are given. out_mod(out, lse, b, h, q[, d]) -> float is applied to each output element at the end. scale: default
+    1 / sqrt(D).
 
     Returns out [B, Hq, Sq, Dv] in query's dtype; with return_lse also lse [B, Hq, Sq] (natural logarithm, float32, or float64 for
     float64 inputs); with return_aux the pair (out, AuxOutput). A row that may see no key has out 0
@@ -104,15 +106,22 @@ def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, 
     for bound in (score, mask, hook):
         if bound is not None:
             check_captures(bound, query.device)
-    plan = engine.choose(engine.architecture(query.device), *tensors, scale, (score, mask, hook), precise).plan
+    choice = engine.choose(engine.architecture(query.device), *tensors, scale, (score, mask, hook), precise)
+    plan = choice.plan
     if mask is None:
         return Attention(score, mask, hook, None, None, scale, plan, precise)
     layout = _layout(mask, query, key, plan)
+    if isinstance(block_mask, FixedMask):
+        refuse_to_capture(tensors, (score, mask, hook), choice)
     spans = None
     if block_mask is not None and _has_data(query) and not transforms.active():
+        halved = plan is not None and plan.halves
+        if isinstance(block_mask, FixedMask):
+            fixed = block_mask.kept_spans(layout.q_tile, layout.kv_tile, halved, query.device)
+            return Attention(score, mask, hook, layout, fixed, scale, plan, precise)
+
         def spans_at(layout: Layout) -> Spans | WorkSpans:
             for_work = plan is not None and plan.places_work
-            halved = plan is not None and plan.halves
             if not block_mask.has_spans(layout.q_tile, layout.kv_tile, for_work, halved):
                 capture.refuse_contents(mask)
             if for_work:
@@ -139,6 +148,9 @@ def _traced_by_dynamo(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale
     query, key, _ = tensors
     score_mod, block_mask, mask_mod, out_mod = mods
     if block_mask is not None:
+        if isinstance(block_mask, FixedMask):
+            raise UnsupportedError("inside torch.compile block_mask is a FixedMask, whose buffers a compiled call does not read: "
+                                   "pass the BlockMask it was reserved from, or call flex_attention outside torch.compile")
         if not isinstance(block_mask, BlockMask):
             raise UnsupportedError("inside torch.compile block_mask must be a flexfa4.BlockMask: convert torch's with "
                                    "BlockMask.from_torch outside")
@@ -149,16 +161,20 @@ def _traced_by_dynamo(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale
     return runtime.compiled.call(tensors, (score_mod, mask_mod, out_mod), scale, tiles, precise)
 
 
-def _mask(block_mask, mask_mod, query: Tensor, key: Tensor, made: dict) -> tuple[BoundGraph | None, BlockMask | None]:
+def _mask(block_mask, mask_mod, query: Tensor, key: Tensor,
+          made: dict) -> tuple[BoundGraph | None, BlockMask | FixedMask | None]:
     """The mask's graph, and the BlockMask that keeps its spans, if one does."""
     if block_mask is None and mask_mod is None:
         return None, None
     if block_mask is not None:
         block_mask = _ours(block_mask)
         if made.get("block_mask") is not block_mask:
-            block_mask.check_fresh()
+            (block_mask.mask if isinstance(block_mask, FixedMask) else block_mask).check_fresh()
         check_mask(block_mask, query, key)
     if mask_mod is not None:
+        if isinstance(block_mask, FixedMask):
+            raise UnsupportedError("block_mask is a FixedMask and mask_mod is given too: its buffers hold the tiles of one "
+                                   "function; make a BlockMask of and_masks of both and reserve from that")
         both = mask_mod if block_mask is None else and_masks(block_mask.mask_mod, mask_mod)
         return made.get("mask") or bind(both, "mask"), None
     return block_mask.bound, block_mask
@@ -173,13 +189,13 @@ def _layout(bound: BoundGraph, query: Tensor, key: Tensor, plan: Plan | None) ->
     return Layout(query_tile(query.shape[2], group), KV_TILE, batches, heads)
 
 
-def _ours(mask) -> BlockMask:
-    if isinstance(mask, BlockMask):
+def _ours(mask) -> BlockMask | FixedMask:
+    if isinstance(mask, (BlockMask, FixedMask)):
         return mask
     if isinstance(mask, torch_flex.BlockMask):
         return BlockMask.from_torch(mask)
-    raise ShapeError(f"block_mask is a {type(mask).__name__}: expected a BlockMask of flexfa4 or torch; a function is passed as "
-                     "mask_mod=")
+    raise ShapeError(f"block_mask is a {type(mask).__name__}: expected a BlockMask of flexfa4 or torch, or a FixedMask; a "
+                     "function is passed as mask_mod=")
 
 
 def _wants_lse(return_lse: bool, return_aux) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 from flexfa4.errors import ShapeError, UnsupportedError
 from flexfa4.ir import Op
 from flexfa4.ir.bound import BoundGraph
-from flexfa4.sparsity import BlockMask
+from flexfa4.sparsity import BlockMask, FixedMask
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -75,7 +75,7 @@ def check_heads(query_heads: int, kv_heads: int, enable_gqa: bool) -> None:
                          "the number of query heads must be a multiple of the number of key heads")
 
 
-def check_mask(mask: BlockMask, query: Tensor, key: Tensor) -> None:
+def check_mask(mask: BlockMask | FixedMask, query: Tensor, key: Tensor) -> None:
     """Raises ShapeError unless a BlockMask was made for the call's lengths, batch and heads."""
     batch, heads, q_len, kv_len = mask.shape
     whose = f"{mask.bound.origin.where()}: block_mask of {mask.bound.origin.name}"

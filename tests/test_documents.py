@@ -13,7 +13,7 @@ from flexfa4.trace import trace
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-RUN = [ROOT / "README.md", ROOT / "docs" / "writing_mods.md", ROOT / "docs" / "scheduling.md"]
+RUN = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("writing_mods.md", "scheduling.md", "masks.md"))]
 
 
 @pytest.mark.parametrize("path", RUN, ids=lambda p: p.name)

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "interpret": ("errors ir tensors", "torch numpy"),
     "facts": ("errors ir interpret", "torch numpy"),
     "trace": ("errors ir tensors", "torch numpy"),
-    "sparsity": ("errors ir interpret facts trace", "torch numpy matplotlib"),
+    "sparsity": ("errors ir tensors interpret facts trace", "torch numpy matplotlib"),
     "schedule": ("errors", "numpy matplotlib"),
     "plan": ("errors ir facts schedule", ""),
     "emit": ("errors ir facts plan", "cutlass"),

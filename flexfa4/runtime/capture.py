@@ -48,7 +48,8 @@ def refuse_contents(bound: BoundGraph) -> None:
         about = bound.origin
         raise UnsupportedError(f"{about.where()}: which tiles {about.name} keeps depends on tensors that it closes over, and "
                                "cannot be found out while a CUDA graph is captured: call flex_attention once with this mask and "
-                               "these shapes before the capture")
+                               "these shapes before the capture, or pass block_mask=mask.reserve(), whose tiles the graph "
+                               "finds itself")
 
 
 @contextlib.contextmanager

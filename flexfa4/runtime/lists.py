@@ -11,8 +11,11 @@ from torch import Tensor
 
 from flexfa4.plan import Plan
 from flexfa4.schedule import FULL, Schedule, Work, make_schedule, section_kv_heads
-from flexfa4.schedule.lpt import L2_BYTES
+from flexfa4.schedule.lpt import L2_BYTES, ranked_rows
+from flexfa4.schedule.work import UNSPLIT
 from flexfa4.sparsity import Spans
+from flexfa4.sparsity.rebuild import FixedSpans
+from flexfa4.sparsity.spans import Tiling
 from flexfa4.sparsity.work_spans import WorkSpans
 
 from . import capture
@@ -39,7 +42,7 @@ class Lists:
 
 NO_MASK = Lists()
 
-_made: "weakref.WeakKeyDictionary[Spans | WorkSpans, dict[tuple, Lists]]" = weakref.WeakKeyDictionary()
+_made: "weakref.WeakKeyDictionary[Spans | WorkSpans | FixedSpans, dict[tuple, Lists]]" = weakref.WeakKeyDictionary()
 
 
 def lists_of(spans: Spans | WorkSpans, plan: Plan, query: Tensor, key: Tensor) -> Lists:
@@ -49,12 +52,40 @@ def lists_of(spans: Spans | WorkSpans, plan: Plan, query: Tensor, key: Tensor) -
     kept = _made.setdefault(spans, {})
     found = kept.get((call, query.device))
     if found is None:
-        per_section = section_kv_heads(key.shape[2], key.shape[3], plan.tiles.head_dim_v, key.element_size(), L2_BYTES[plan.arch])
         work = work_of(spans, call[:3])
-        made = make_schedule(work, call[3], per_section)
+        made = make_schedule(work, call[3], _section(plan, key))
         with capture.beside(query.device):
             found = kept[call, query.device] = make_lists(spans, made, query.device)
     return found
+
+
+def fixed_lists(spans: FixedSpans, plan: Plan, query: Tensor, key: Tensor) -> Lists:
+    """The lists of a call over spans that are written on the device, its rows longest first whatever they are; none is split.
+    Made once for each batch and head count, and kept as long as the spans."""
+    call, device = (*heads_of(plan, query, key), _section(plan, key)), query.device
+    kept = _made.setdefault(spans, {})
+    if call not in kept:
+        per_batch, per_head = _strides(spans.tiling)
+        batch, head, rank = ranked_rows(*call[:3], spans.tiling.q_tiles, call[3]).T
+        places = (batch % spans.tiling.Bm * spans.tiling.Hm + head % spans.tiling.Hm) * spans.tiling.q_tiles + rank
+        # Some order, where the spans are only written when a graph is replayed.
+        order = spans.tiling.q_tiles - 1 - rank
+        tiles = np.stack([batch, head, order, 0 * rank, 0 * rank + spans.tiling.kv_tiles, 0 * rank + UNSPLIT], axis=1)
+        with capture.beside(device):
+            places, work = torch.from_numpy(places).to(device), torch.from_numpy(tiles.astype(np.int32)).to(device)
+        spans.follow(places, work[:, 2])
+        kept[call] = Lists(spans.row_ptr, spans.runs, per_batch, per_head, None, work, halved=spans.halved)
+    return kept[call]
+
+
+def _section(plan: Plan, key: Tensor) -> int:
+    """KV heads whose keys and values stay in L2 together."""
+    return section_kv_heads(key.shape[2], key.shape[3], plan.tiles.head_dim_v, key.element_size(), L2_BYTES[plan.arch])
+
+
+def _strides(rows: Spans | WorkSpans | Tiling) -> tuple[int, int]:
+    """From a batch, and from a head, to the next one in the rows of spans; 0 where they share them."""
+    return rows.Hm * rows.q_tiles if rows.Bm > 1 else 0, rows.q_tiles if rows.Hm > 1 else 0
 
 
 def make_lists(spans: Spans | WorkSpans | None, schedule: Schedule | None, device: torch.device | str = "cpu",
@@ -65,8 +96,7 @@ def make_lists(spans: Spans | WorkSpans | None, schedule: Schedule | None, devic
     if spans is not None:
         # The kernel may read one record of a list that holds none.
         runs = spans.runs if len(spans.runs) else torch.zeros(1, 3, dtype=torch.int32)
-        per_batch = spans.Hm * spans.q_tiles if spans.Bm > 1 else 0
-        per_head = spans.q_tiles if spans.Hm > 1 else 0
+        per_batch, per_head = _strides(spans)
         tiles = spans.tiles.to(device) if isinstance(spans, WorkSpans) else None
         found = Lists(spans.row_ptr.to(device), runs.to(device), per_batch, per_head, tiles, halved=spans.halved)
     if schedule is not None:

@@ -1,9 +1,10 @@
 """Calls like one that was made before: what was checked, chosen and made then is found by one look-up, and the kernel launched.
 
 A kind of call is known by the shapes, strides, types and devices of its inputs, the graphs and literals of its mods and its
-BlockMask at one revision. What a mod closes over is looked at in every call (`bind`), and so is what may differ between calls of
-one kind: where captured tensors are and how they lie, the alignment of the inputs, the stream. Only calls that a kernel takes,
-that no mode of torch looks on are known; `again` gives None for all others.
+BlockMask at one revision, or its FixedMask, whose `check_fresh` writes its buffers where they are not what the mask is. What a
+mod closes over is looked at in every call (`bind`), and so is what may differ between calls of one kind: where captured tensors
+are and how they lie, the alignment of the inputs, the stream. Only calls that a kernel takes, that no mode of torch looks on are
+known; `again` gives None for all others.
 
 A kind is found by a name of all that (`_known`), and before that among the latest of the same mods by one check of all tensors
 at once (`_ready`), which asks for captures of the same shapes too. Calls that want gradients are known there alone. Where the
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from flexfa4.sparsity import BlockMask
+from flexfa4.sparsity import BlockMask, FixedMask
 from flexfa4.tensors import TensorKey, all_now
 from flexfa4.trace import Entry, Parts, parts_of
 
@@ -28,6 +29,7 @@ from .torch_op import Attention, lists_of_call
 
 _KEPT = 128
 _USUAL = frozenset({Tensor, torch.nn.Parameter})
+_MASKS = frozenset({BlockMask, FixedMask})
 _NUMBERS = frozenset({float, int, type(None)})
 # Of the kinds of the same mods, those that are looked through before a name is made.
 _KEPT_READY = 4
@@ -134,7 +136,8 @@ def _captures_by(hint: Hint, mods: tuple) -> tuple[tuple, tuple, tuple] | None:
     return None if score is None or mask is None or out is None else (score, mask, out)
 
 
-def _first_that_fits(ready: list[Ready], tensors: tuple, captures: tuple[tuple, tuple, tuple], block_mask: BlockMask | None,
+def _first_that_fits(ready: list[Ready], tensors: tuple, captures: tuple[tuple, tuple, tuple],
+                     block_mask: BlockMask | FixedMask | None,
                      want_lse: bool) -> tuple[Tensor, Tensor | None] | None:
     """captures: of score, mask and out mod."""
     score, mask, out = captures
@@ -147,13 +150,13 @@ def _first_that_fits(ready: list[Ready], tensors: tuple, captures: tuple[tuple, 
     return None
 
 
-def _are_kept(parts: tuple, block_mask: BlockMask | None) -> bool:
+def _are_kept(parts: tuple, block_mask: BlockMask | FixedMask | None) -> bool:
     """Whether the traces of the mods are those of later calls too."""
     score, mask, out = (part is None or part[3] is not None for part in parts)
     return score and out and (mask or block_mask is not None)
 
 
-def _give_hint(ids: tuple, parts: tuple, block_mask: BlockMask | None, ready: list[Ready]) -> None:
+def _give_hint(ids: tuple, parts: tuple, block_mask: BlockMask | FixedMask | None, ready: list[Ready]) -> None:
     if len(_hints) >= _KEPT:
         _hints.pop(next(iter(_hints), None), None)
     score, mask, out = (None if part is None else part[3] for part in parts)
@@ -180,7 +183,7 @@ def _make_ready(short: tuple, parts: tuple, tensors: tuple, kind: Kind) -> None:
         del found[_KEPT_READY:]
 
 
-def _short_name(parts: tuple, block_mask: BlockMask | None, scale, options: tuple) -> tuple:
+def _short_name(parts: tuple, block_mask: BlockMask | FixedMask | None, scale, options: tuple) -> tuple:
     """Of the mods; what it names by identity is held by those who are found under it."""
     score, mask, out = parts
     name = type(scale), scale, options
@@ -198,13 +201,13 @@ def remember(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float |
     block_mask, mask_mod = mods[1:3]
     if not _usual(*tensors, scale):
         return
-    if block_mask is not None and not (type(block_mask) is BlockMask and mask_mod is None):
+    if block_mask is not None and not (type(block_mask) in _MASKS and mask_mod is None):
         return
     bounds = call.score, call.mask, call.out
     parts = tuple([None if b is None else b.parts for b in bounds])
     captures = tuple([t for part in parts if part is not None for t in part[2]])
     recorded = _wants_gradient(*tensors, *captures)
-    if recorded and call.out is not None:
+    if recorded and (call.out is not None or type(block_mask) is FixedMask):
         return                         # of an output graph the backward pass needs what came before it
     dense = tuple([t.stride(-1) == 1 if t.dim() else True for t in captures])
     with torch.no_grad():
@@ -250,7 +253,7 @@ def _parts(mods: tuple, made: dict) -> tuple[Parts | None, Parts | None, Parts |
     score_mod, block_mask, mask_mod, out_mod = mods
     if block_mask is None:
         mask = None if mask_mod is None else parts_of(mask_mod, "mask", made)
-    elif mask_mod is None and type(block_mask) is BlockMask:
+    elif mask_mod is None and type(block_mask) in _MASKS:
         block_mask.check_fresh()
         made["block_mask"] = block_mask
         mask = *block_mask.bound.parts, None
@@ -260,7 +263,7 @@ def _parts(mods: tuple, made: dict) -> tuple[Parts | None, Parts | None, Parts |
     return score, mask, None if out_mod is None else parts_of(out_mod, "out", made)
 
 
-def _name(query: Tensor, key: Tensor, value: Tensor, parts: tuple, block_mask: BlockMask | None, scale,
+def _name(query: Tensor, key: Tensor, value: Tensor, parts: tuple, block_mask: BlockMask | FixedMask | None, scale,
           options: tuple) -> tuple | None:
     """The name of a kind; None for tensors that have no strides. By the structure of graphs, which a mod that is traced in each
     call has in common with its last one."""
@@ -273,7 +276,7 @@ def _name(query: Tensor, key: Tensor, value: Tensor, parts: tuple, block_mask: B
         return None
 
 
-def _weakly(block_mask: BlockMask | None, named: tuple) -> Callable:
+def _weakly(block_mask: BlockMask | FixedMask | None, named: tuple) -> Callable:
     """A reference to a BlockMask that keeps it not alive, nor the kind once it is gone."""
     if block_mask is None:
         return _none

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from flexfa4.engines import tiled
+from flexfa4.errors import UnsupportedError
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import Plan
 from flexfa4.sparsity import Spans
+from flexfa4.sparsity.rebuild import FixedSpans
 from flexfa4.sparsity.work_spans import WorkSpans
 
-from . import engine, internals, kernels, transforms
-from .lists import Lists, dense_lists, lists_of
+from . import capture, engine, internals, kernels, transforms
+from .lists import Lists, dense_lists, fixed_lists, lists_of
 from .programs import Layout, Programs, decode, encode, fitted
 from .spans_cache import spans_of
 
@@ -33,14 +35,14 @@ LIBRARY.define(
 @dataclass(frozen=True)
 class Attention:
     """One call: what it computes besides the tensors. `spans` are those of the mask at the layout's tiles, on the CPU, or None
-    where they are to be built, or `BlockMask.work_spans`; plan: of the kernel that runs it, None for the tiled engine;
-    precise: whether it is to be so."""
+    where they are to be built, or `BlockMask.work_spans`, or a `FixedMask`'s, on the device; plan: of the kernel that runs it,
+    None for the tiled engine; precise: whether it is to be so."""
 
     score: BoundGraph | None
     mask: BoundGraph | None
     out: BoundGraph | None
     layout: Layout | None
-    spans: Spans | WorkSpans | None
+    spans: Spans | WorkSpans | FixedSpans | None
     scale: float
     plan: Plan | None = None
     precise: bool = False
@@ -59,7 +61,10 @@ def attention(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tup
         return kernels.forward(call.plan, (query, key, value), call.scale, (call.score, call.mask, call.out), lists)
     literals = [x for b in bound for x in b.literals]
     programs = encode(call.score, call.mask, call.out, call.layout, call.precise)
+    # What autograd keeps until the backward pass must not be written before it.
     spans = _flat(call.spans)
+    if isinstance(call.spans, FixedSpans):
+        spans = [t.clone() for t in spans]
     if transforms.active():
         form = transforms.Call(len(captures), tuple(literals), programs, call.scale)
         return transforms.attention(query, key, value, [*captures, *spans], form)[:2]
@@ -75,19 +80,37 @@ def _plain(tensors: tuple[Tensor, ...]) -> bool:
     return usual and internals.dispatch_modes() == 0 and not transforms.active()
 
 
-def lists_of_call(plan: Plan, mask: BoundGraph | None, layout: Layout | None, spans: Spans | WorkSpans | None, query,
-                  key) -> Lists:
-    """What a kernel reads besides its inputs; spans: those of a BlockMask, None where they are to be built."""
+def refuse_to_capture(tensors: tuple[Tensor, Tensor, Tensor], bounds: tuple, choice: engine.Choice) -> None:
+    """Raises UnsupportedError where a call with a FixedMask, while a CUDA graph is captured, would find its tiles on the host:
+    replays would not see others. bounds: score, mask, out."""
+    if not capture.active(tensors[0].device):
+        return
+    captures = [t for bound in bounds if bound is not None for t in bound.tensors]
+    if choice.plan is None:
+        why = f"the tiled engine takes this call ({choice.reason}) and reads its tiles on the host"
+    elif not _plain((*tensors, *captures)):
+        why = ("query, key, value or a captured tensor wants a gradient, or a mode of torch looks on, and the registered op "
+               "reads its tiles on the host: capture the call under torch.no_grad()")
+    else:
+        return
+    raise UnsupportedError(f"block_mask is a FixedMask of {bounds[1].origin.name}, and a CUDA graph is being captured: {why}")
+
+
+def lists_of_call(plan: Plan, mask: BoundGraph | None, layout: Layout | None, spans: Spans | WorkSpans | FixedSpans | None,
+                  query, key) -> Lists:
+    """What a kernel reads besides its inputs; spans: those of a BlockMask or FixedMask, None where they are to be built."""
     if mask is None:
         return dense_lists(plan, query, key)
+    if isinstance(spans, FixedSpans):
+        return fixed_lists(spans, plan, query, key)
     if spans is None:
         spans = spans_of(mask, layout, query.shape[2], key.shape[2], for_work=plan.places_work, halved=plan.halves)
     return lists_of(spans, plan, query, key)
 
 
-def _flat(spans: Spans | WorkSpans | None) -> list[Tensor]:
+def _flat(spans: Spans | WorkSpans | FixedSpans | None) -> list[Tensor]:
     """Spans as the op takes them: [] where they are to be built. Those of a kernel's work tiles are not for its gradients."""
-    return [spans.row_ptr, spans.runs] if isinstance(spans, Spans) and not spans.halved else []
+    return [spans.row_ptr, spans.runs] if isinstance(spans, (Spans, FixedSpans)) and not spans.halved else []
 
 
 def _mask(layout: Layout | None, bound: BoundGraph | None, spans: list[Tensor], q: Tensor, k: Tensor) -> tiled.Mask | None:

@@ -29,6 +29,16 @@ def balanced_sections(groups: int, per_section: int) -> np.ndarray:
     return (np.arange(groups, dtype=np.int64) * count // max(1, groups)).astype(np.int32)
 
 
+def ranked_rows(batch: int, heads: int, kv_heads: int, q_tiles: int, per_section: int) -> np.ndarray:
+    """int64 [batch * heads * q_tiles, 3]: (batch, head, rank) in the order of `lpt_order`, where the q_tile of rank 0 is the one
+    that costs most in its batch and head, and so on. That is the same order where all batches and heads cost the same."""
+    group = heads // kv_heads
+    pair, rank, member = (x.reshape(-1) for x in np.indices((batch * kv_heads, q_tiles, group)))
+    order = np.lexsort((member, pair, rank, balanced_sections(batch * kv_heads, per_section)[pair]))
+    rows = np.stack([pair // kv_heads, pair % kv_heads * group + member, rank], axis=1)
+    return rows[order]
+
+
 def natural_order(work: Work) -> np.ndarray:
     """int32 [rows]: batch, head, q_tile ascending."""
     return np.arange(work.rows, dtype=np.int32)

@@ -18,8 +18,8 @@ from .cells import evaluate_at
 from .compose import and_masks
 from .data import TileData, tile_data
 from .draw import picture
+from .fixed import FixedMask
 from .host import on_host
-from .rebuild import FixedSpans, rebuild, reserve
 from .refine import Work
 from .spans import Kind, Spans, Tiling
 from .torch_interop import function_of, to_torch
@@ -109,16 +109,22 @@ class BlockMask:
             return (q_tile, kv_tile, "halves" if halved else "work") in self._spans
         return (q_tile, kv_tile, False, torch.device("cpu")) in self._spans
 
-    def reserve(self, capacity: int, q_tile: int = 128, kv_tile: int = 128) -> FixedSpans:
-        """Buffers for `rebuild_into`, on the mask's device, for at most `capacity` runs."""
-        return reserve(Tiling(q_tile, kv_tile, *self.shape[2:], *self.mask_shape), capacity, self.device)
+    def reserve(self, capacity: int | None = None) -> FixedMask:
+        """This mask for `flex_attention(..., block_mask=...)` with its spans in buffers that never move, which a CUDA graph
+        writes anew in each replay. capacity: how many runs a buffer holds, at least one for each row of tiles; None: as many as
+        there are tiles, beyond 2**22 tiles 64 a row.
 
-    def rebuild_into(self, fixed: FixedSpans) -> None:
-        """Writes the spans that the captured tensors mean now into buffers from `reserve`, on the device and without
-        waiting for it, so that it can be captured in a CUDA graph. An overflow is told by `fixed.needed` and raised
-        by `fixed.check()`."""
+        Raises ShapeError where the capacity is no positive number; the calls do where it is below the rows at their tiles."""
+        return FixedMask(self, capacity)
+
+    def rebuild_into(self, fixed: FixedMask) -> None:
+        """Writes the spans that the captured tensors mean now into the buffers from `reserve` that calls have used, on the
+        device and without waiting for it, so that it can be captured in a CUDA graph. An overflow is raised by
+        `fixed.check()`."""
+        if not isinstance(fixed, FixedMask) or fixed.mask is not self:
+            raise ShapeError(f"fixed={fixed!r}: expected what reserve() of this very mask returned")
         self.check_fresh()
-        rebuild(self.bound, fixed)
+        fixed.rebuild()
 
     def check_fresh(self) -> None:
         """Makes the mask true to its captured tensors again: where one changed, or the function closes over others now, it is

@@ -7,8 +7,6 @@ element, as many as there is room for; the rest stays PARTIAL, which is always s
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from flexfa4.facts.interval import Analysis
@@ -23,22 +21,9 @@ from flexfa4.ir.dtypes import INT_RANGE
 from .spans import Tiling
 
 # Pairs of tiles looked at together: some hundred megabytes for all that is known of them.
-_TILES_AT_ONCE = 1 << 24
-
-
-@dataclass(frozen=True, eq=False)
-class _Range:
-    """A side over the tiles of an axis, [Bm, Hm, tiles] each: least and greatest value, those at the first and last position."""
-
-    lo: torch.Tensor
-    hi: torch.Tensor
-    first: torch.Tensor
-    last: torch.Tensor
-
-    def along(self, rows: slice | None) -> "_Range":
-        """As rows (some of them) or, for None, as columns of a grid [Bm, Hm, rows, columns]."""
-        parts = (self.lo, self.hi, self.first, self.last)
-        return _Range(*(x[..., None, :] if rows is None else x[..., rows, None] for x in parts))
+_TILES_AT_ONCE = 1 << 22
+# What is known of a side in a tile, by number: its least and greatest value, and those at the first and last position.
+_LO, _HI, _ENDS = 0, 1, slice(2, 4)
 
 
 def fits(bound: BoundGraph, tiling: Tiling) -> bool:
@@ -92,47 +77,41 @@ def device_states(bound: BoundGraph, tiling: Tiling, device: torch.device, room:
 
 
 class _Sides:
-    """What each term of a mask is over the tiles of both axes."""
+    """What each term of a mask is over the tiles of both axes: for a side [4, Bm or 1, Hm or 1, tiles], numbered as above."""
 
     def __init__(self, bound: BoundGraph, terms: Terms, tiling: Tiling, device: torch.device):
         self.bound, self.terms, self.tiling, self.device = bound, terms, tiling, device
         self._names: dict[LabelPair, torch.Tensor] = {}
+        self._leaves: dict[Op, torch.Tensor] = {}
         self.sides = [self._of_term(term) for term in terms.terms]
 
     def kinds(self, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """Of the tiles in some rows of tiles: kinds, uint8, and which are PARTIAL for all that is known, and alike in their
         corners; [Bm, Hm, rows, kv_tiles] each."""
         t = self.tiling
-        grid = [tuple(side and side.along(rows if k == 0 else None) for k, side in enumerate(pair)) for pair in self.sides]
-        must, may = bounds_of(self.terms.expression, [self._bounds(*x) for x in zip(self.terms.terms, grid)])
-        some = every = None
-        for q_end in ("first", "last"):
-            for kv_end in ("first", "last"):
-                values = [self._value(term, pair, q_end, kv_end) for term, pair in zip(self.terms.terms, grid)]
-                value = value_of(self.terms.expression, values)
-                some, every = (value, value) if some is None else (some | value, every & value)
+        known = [self._known(term, *pair, rows) for term, pair in zip(self.terms.terms, self.sides)]
+        must, may = bounds_of(self.terms.expression, [bounds for bounds, _ in known])
+        corners = value_of(self.terms.expression, [value for _, value in known]).flatten(0, 1)
         shape = (t.Bm, t.Hm, len(range(t.q_tiles)[rows]), t.kv_tiles)
-        must, may, some, every = (x.expand(shape) for x in (must, may, some, every))
-        return may.to(torch.uint8) + must.to(torch.uint8), may & ~must & ~(some & ~every)
+        must, may = must.expand(shape), may.expand(shape)
+        return may.view(torch.uint8) + must.view(torch.uint8), (may ^ must) & (corners.any(0) == corners.all(0))
 
-    def _bounds(self, term, pair: tuple) -> tuple[torch.Tensor, torch.Tensor]:
-        f, g = pair
+    def _known(self, term, f: torch.Tensor | None, g: torch.Tensor | None, rows: slice) -> tuple[tuple, torch.Tensor]:
+        """((certain, possible), values in the corners [2 or 1, 2 or 1, ...]) of a term on the grid [Bm, Hm, rows, kv_tiles]."""
+        f = None if f is None else f[:, None, ..., rows, None]
+        g = None if g is None else g[None, ..., None, :]
         if isinstance(term, OneSided):
-            one = g if f is None else f
-            return one.lo, one.hi
+            return ((g[0, _LO], g[0, _HI]), g[:, _ENDS]) if f is None else ((f[_LO, 0], f[_HI, 0]), f[_ENDS])
         if term.op is Op.EQ:
-            return (f.lo == g.hi) & (f.hi == g.lo), (f.lo <= g.hi) & (g.lo <= f.hi)
+            equal = f == g
+            may = (f[_LO, 0] <= g[0, _HI]) & (g[0, _LO] <= f[_HI, 0])
+            return (equal[_LO, _HI] & equal[_HI, _LO], may), equal[_ENDS, _ENDS]
         a, b = (f, g) if term.q_left else (g, f)
-        return (a.hi < b.lo, a.lo < b.hi) if term.op is Op.LT else (a.hi <= b.lo, a.lo <= b.hi)
+        true = a < b if term.op is Op.LT else a <= b
+        bounds = (true[_HI, _LO], true[_LO, _HI]) if term.q_left else (true[_LO, _HI], true[_HI, _LO])
+        return bounds, true[_ENDS, _ENDS]
 
-    def _value(self, term, pair: tuple, q_end: str, kv_end: str) -> torch.Tensor:
-        f, g = (None if side is None else getattr(side, end) for side, end in zip(pair, (q_end, kv_end)))
-        if isinstance(term, OneSided):
-            return g if f is None else f
-        a, b = (f, g) if term.q_left else (g, f)
-        return a < b if term.op is Op.LT else a <= b if term.op is Op.LE else a == b
-
-    def _of_term(self, term) -> tuple[_Range | None, _Range | None]:
+    def _of_term(self, term) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         if isinstance(term, OneSided):
             if term.axis is Op.KV:
                 return None, self._range(self._at(term.node, Op.KV), Op.KV)
@@ -148,38 +127,43 @@ class _Sides:
     def _named(self, pair: LabelPair) -> torch.Tensor:
         """Labels renamed: each is the first position along its axis that has it."""
         if pair not in self._names:
-            labels = self.bound.tensors[pair.captures[0]].detach().movedim(pair.dim, -1)
+            labels = self.bound.tensors[pair.captures[0]].detach().movedim(pair.dim, -1).contiguous()
+            if labels.dtype is torch.bool:
+                labels = labels.view(torch.uint8)
             ordered, order = labels.sort(dim=-1, stable=True)
-            place = torch.arange(labels.shape[-1], device=labels.device)
-            begins = torch.ones(labels.shape, dtype=torch.bool, device=labels.device)
-            begins[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
-            group = torch.where(begins, place, 0).cummax(dim=-1).values
-            names = torch.empty_like(order).scatter_(-1, order, order.gather(-1, group))
+            names = order.gather(-1, torch.searchsorted(ordered, labels))
             self._names[pair] = names.movedim(-1, pair.dim)
         return self._names[pair]
 
     def _sum(self, parts: Parts, axis: Op) -> torch.Tensor:
         total = None
         for sign, n in parts:
-            value = self._at(n, axis).long() * sign
+            value = self._at(n, axis).long()
+            value = value if sign == 1 else value * sign
             total = value if total is None else total + value
         return total
 
     def _at(self, n: Node, axis: Op, tensors=None) -> torch.Tensor:
-        """A node at all positions of an axis, [Bm, Hm, tiles * tile]; past its end the last one again."""
+        """A node at all positions of an axis, [Bm or 1, Hm or 1, tiles * tile]; past its end the last one again."""
         t = self.tiling
         size, length = (t.q_tiles * t.q_tile, t.q_len) if axis is Op.Q else (t.kv_tiles * t.kv_tile, t.kv_len)
-        env = {Op.B: torch.arange(t.Bm, device=self.device)[:, None, None], Op.H: torch.arange(t.Hm, device=self.device)[:, None],
-               axis: torch.arange(size, device=self.device).clamp_(max=length - 1)}
+        env = {Op.B: self._leaf(Op.B, t.Bm, t.Bm)[:, None, None], Op.H: self._leaf(Op.H, t.Hm, t.Hm)[:, None],
+               axis: self._leaf(axis, size, length)}
         value = program((n,))(env, self.bound.tensors if tensors is None else tensors, self.bound.literals)[0]
-        return value.to(self.device).expand(t.Bm, t.Hm, size)
+        return value.to(self.device).expand(*torch.broadcast_shapes(value.shape, (1, 1, size)))
 
-    def _range(self, value: torch.Tensor, axis: Op) -> _Range:
+    def _leaf(self, op: Op, size: int, length: int) -> torch.Tensor:
+        if op not in self._leaves:
+            found = torch.arange(size, device=self.device)
+            self._leaves[op] = found if size == length else found.clamp_(max=length - 1)
+        return self._leaves[op]
+
+    def _range(self, value: torch.Tensor, axis: Op) -> torch.Tensor:
         tiles = value.unflatten(-1, (-1, self.tiling.q_tile if axis is Op.Q else self.tiling.kv_tile))
         ends = tiles[..., 0], tiles[..., -1]
         if value.dtype is torch.bool:
-            return _Range(tiles.all(-1), tiles.any(-1), *ends)
-        return _Range(*tiles.aminmax(dim=-1), *ends)
+            return torch.stack([tiles.all(-1), tiles.any(-1), *ends])
+        return torch.stack([*tiles.aminmax(dim=-1), *ends])
 
 
 def _settled(bound: BoundGraph, tiling: Tiling, states: torch.Tensor, alike: torch.Tensor, count: int) -> torch.Tensor:

@@ -45,3 +45,10 @@ def paired(row_ptr: np.ndarray, runs: np.ndarray, row: np.ndarray, side: np.ndar
     pointer = np.zeros(rows + 1, np.int32)
     np.cumsum(np.bincount(line, minlength=rows), out=pointer[1:])
     return pointer, found
+
+
+def paired_states(states: torch.Tensor) -> torch.Tensor:
+    """uint8 [..., q tiles, kv tiles] of halves: kinds of tiles of twice as many queries, [..., ceil(q tiles / 2), kv tiles]."""
+    if states.shape[-2] % 2:
+        states = torch.nn.functional.pad(states, (0, 0, 0, 1))
+    return states[..., 0::2, :] | states[..., 1::2, :] << _BITS

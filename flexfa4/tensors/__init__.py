@@ -1,5 +1,7 @@
-"""What every part needs to know of torch tensors: element types, and whether a tensor is still what it was."""
+"""What every part needs to know of torch tensors: element types, whether a tensor is still what it was, and whether work on it is
+captured."""
 from .dtypes import FROM_TORCH, TO_TORCH, dtype_of, torch_dtype
+from .graphs import capture_on
 from .state import TensorKey, all_now, tensor_state
 
-__all__ = ["FROM_TORCH", "TO_TORCH", "TensorKey", "all_now", "dtype_of", "tensor_state", "torch_dtype"]
+__all__ = ["FROM_TORCH", "TO_TORCH", "TensorKey", "all_now", "capture_on", "dtype_of", "tensor_state", "torch_dtype"]

@@ -119,9 +119,10 @@ def test_every_reading_sees_a_change(change):
 
 
 def _rebuilt(mask) -> int:
-    fixed = mask.reserve(64, 64, 64)
+    fixed = mask.reserve(64)
+    found = fixed.kept_spans(64, 64)
     mask.rebuild_into(fixed)
-    runs = fixed.runs[:fixed.row_ptr[-1]]
+    runs = found.runs[:found.row_ptr[-1]]
     return int((runs[:, 1] - runs[:, 0])[runs[:, 2] == Kind.FULL].sum())
 
 

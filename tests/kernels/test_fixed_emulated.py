@@ -1,0 +1,29 @@
+"""Both kernels with lists that are rebuilt in place between launches: `fixed_emulated.py` lists the cases."""
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.emulate,
+    pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl"),
+]
+# Of LSE: ex2.approx and lg2.approx, and Blackwell's polynomial of degree 3 for 2**x.
+LSE_TOLERANCE = {"sm90": 5e-6, "sm100": 7.6e-5 + 3e-6}
+
+
+@pytest.mark.parametrize("kernel", LSE_TOLERANCE)
+def test_launches_see_the_labels_as_they_are(kernel):
+    script = Path(__file__).with_name("fixed_emulated.py")
+    done = subprocess.run([sys.executable, str(script), kernel], capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = json.loads(done.stdout.splitlines()[-1])
+    assert len(rows) == 14
+    for row in rows:
+        assert row["launches"] == 1 and row["findings"] == [], row
+        # P and the output are rounded to bfloat16, half a unit each.
+        assert row["out"] <= 2.0**-8 * row["largest"] and row["lse"] <= LSE_TOLERANCE[kernel], row
