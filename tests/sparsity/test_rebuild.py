@@ -4,7 +4,7 @@ import copy
 import pytest
 import torch
 
-from flexfa4 import create_block_mask, mods, not_mask
+from flexfa4 import block_mask_from_tiles, create_block_mask, mods, not_mask
 from flexfa4.errors import ShapeError
 from flexfa4.sparsity import fixed as fixed_masks
 from flexfa4.sparsity import rebuild as rebuilds
@@ -73,6 +73,28 @@ def test_a_capture_is_written_by_itself(monkeypatch):
     labels.fill_(3)                                       # by an operation that is captured too
     fixed.spans(64, 64)
     assert written == [7, None, 8, 9, 9]
+
+
+@pytest.mark.parametrize("entry", mods.GALLERY, ids=lambda e: e.name)
+def test_every_mask_of_the_gallery(entry):
+    example = entry(seq_len=330, heads=4, kv_heads=2, batch=2)
+    mask_mod = example.make().get("mask_mod")
+    if mask_mod is None:
+        assert entry.kind != "mask"
+        return
+    mask = create_block_mask(mask_mod, 2, 4, example.q_len, example.kv_len)
+    fixed = mask.reserve()
+    assert same(fixed.spans(64, 96), mask.spans(64, 96))
+    assert same(fixed.kept_spans(64, 96, halved=True), halved(mask.spans(32, 96)))
+    fixed.check()
+
+
+def test_masks_given_as_data():
+    tiles = torch.rand(2, 3, 5, 7, generator=torch.Generator().manual_seed(0)) < 0.4
+    mask = block_mask_from_tiles(tiles, 300, 430, 64, mods.causal_bottom_right(300, 430))
+    fixed = mask.reserve()
+    for size in ((128, 128), (64, 32)):
+        assert same(fixed.spans(*size), mask.spans(*size))
 
 
 def banded(b, h, q, kv):
