@@ -18,6 +18,7 @@ from .inspect import tiles
 from .target import TargetError
 
 ARCHS = {"sm90": "sm_90a", "sm100": "sm_100a"}
+CLOCKS = {"sm90": emulator.HOPPER_CLOCKS, "sm100": emulator.BLACKWELL_CLOCKS}
 HEADS, KV_HEADS, HEAD_DIM = 2, 1, 64
 
 
@@ -62,23 +63,32 @@ def _run(options: Namespace, example, made: dict) -> str:
         lists = make_lists(spans, schedule)
         parts.append(tiles(mask))
     want, want_lse = reference.attention(query, key, value, made.get("score"), made.get("mask"), scale, made.get("out"))
-    with emulator.device(arch, seed=options.seed, completion=options.completion, races=True, trace=True) as device:
+    order = dict(timing=CLOCKS[options.arch]) if options.timeline else dict(seed=options.seed, completion=options.completion)
+    with emulator.device(arch, races=True, trace=True, **order) as device:
         crew = kernels.Crew(kernels.work_items(choice.plan, query, key, lists), None, device.tensor)
         out, lse = kernels.forward(choice.plan, (query, key, value), scale, bounds, lists, crew)
     launch = device.launches[0]
     parts = [
         f"{options.name} on {arch}: {launch.grid[0] * launch.grid[1] * launch.grid[2]} CTAs of {launch.block[0]} threads, "
-        f"{launch.warp_instructions} warp-instructions, seed {options.seed}, completion {options.completion}",
+        f"{launch.warp_instructions} warp-instructions, "
+        + (f"in modelled time of {launch.timing.clocks} clocks" if options.timeline
+           else f"seed {options.seed}, completion {options.completion}"),
         f"largest error against float64: out {_error(out, want):.1e} (largest value {want.abs().max():.2f}), "
         f"logarithm {_error(lse, want_lse):.1e}",
         "reports: " + ("; ".join(f"{kind}: {text}" for kind, text in device.findings) or "none"),
         *parts,
-        launch.trace.text(0),
+        timeline(launch.timing) if options.timeline else launch.trace.text(0),
     ]
     if options.out is not None:
-        launch.trace.draw(options.out)
+        (launch.timing if options.timeline else launch.trace).draw(options.out)
         parts.append(f"Drawn: {options.out}")
     return "\n\n".join(parts)
+
+
+def timeline(line: emulator.Timeline) -> str:
+    """In clocks, and how far apart two warpgroups keep their exponentials."""
+    together = line.together()
+    return line.text() if together is None else f"{line.text()}\n\nexponentials (E): {together}"
 
 
 def _error(got: torch.Tensor, want: torch.Tensor) -> float:

@@ -37,6 +37,8 @@ def parser() -> argparse.ArgumentParser:
     emulate.add_argument("--seed", type=int, default=1, help="of the order in which warps run (default: 1)")
     emulate.add_argument("--completion", choices=("immediate", "random", "late"), default="random",
                          help="when asynchronous work finishes (default: random)")
+    emulate.add_argument("--timeline", action="store_true",
+                         help="run in modelled time instead of by seed and completion: a timeline in clocks")
     emulate.add_argument("--out", type=Path, metavar="FILE.png", help="also draw the timeline (needs matplotlib)")
 
     commands.add_parser("info", help="what can run on this machine, and why not")

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from . import build, native, replay
+from .clocks import Clocks
 from .errors import EmulatorError
+from .timeline import Timeline
 
 _ATTRIBUTE_CLUSTER = 4  # cudaLaunchAttributeClusterDimension
 _compiled: list = []  # (cubin bytes, PTX text, weak reference) of every compiled function seen
@@ -132,7 +134,7 @@ class Options:
     max_steps: int = 2_000_000_000
     races: bool | str = False
     trace: bool = False
-    timing: Callable[[native.Launch], object] | None = None
+    timing: Callable[[native.Launch], object] | Clocks | None = None
 
 
 class Device:
@@ -222,9 +224,14 @@ def run_loaded(loaded, grid, block, cluster, smem, params, options: Options, ran
     config.races, config.trace = native.RACES[options.races], int(options.trace or options.timing is not None)
     config.params, config.param_bytes = params[0], params[1]
     config.ranges, config.nranges = ctypes.addressof(flat), len(merged)
+    timed = isinstance(options.timing, Clocks)
+    if timed:
+        costs, pace = options.timing.costs(loaded.program.names), options.timing.pace()
+        config.costs, config.pace, config.trace = costs.ctypes.data, pace.ctypes.data, 1
+        config.seed, config.completion = 0, native.COMPLETION["random"]
     launch = loaded.launch(config)
     if options.timing is not None:
-        launch.timing = options.timing(launch)
+        launch.timing = Timeline(launch.trace) if timed else options.timing(launch)
     return launch
 
 
@@ -260,7 +267,8 @@ class device:
     wait).
     checks: watch generic/asynchronous proxy ordering of shared memory. races: False, True (happens-before by vector clocks, and
     the ordering rules of docs/emulator.md) or "strict" (also rules that kernels known to be right break). A stopped launch raises
-    on leaving the block."""
+    on leaving the block. timing: called with each launch for its `timing`; or `Clocks`, to run it in modelled time instead of by
+    seed and completion, which gives a `Timeline`."""
 
     def __init__(
         self,
@@ -272,7 +280,7 @@ class device:
         max_steps: int = 2_000_000_000,
         races: bool | str = False,
         trace: bool = False,
-        timing: Callable[[native.Launch], object] | None = None,
+        timing: Callable[[native.Launch], object] | Clocks | None = None,
     ):
         if completion not in native.COMPLETION:
             raise EmulatorError(f"completion {completion!r}: one of {sorted(native.COMPLETION)}", "options")

@@ -12,7 +12,7 @@ from . import build
 from .errors import PtxError, from_report
 from .ptx.decode import Decoder, Program
 from .ptx.syntax import find_kernel
-from .trace import EVENT, RANGE, Trace
+from .trace import EVENT, ISSUE, RANGE, Trace
 
 U32, U64, I32, I64, PTR = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
 COMPLETION = {"immediate": 0, "random": 1, "late": 2}
@@ -41,6 +41,8 @@ class Config(ctypes.Structure):
         ("param_bytes", U64),
         ("ranges", U64),
         ("nranges", U64),
+        ("costs", U64),
+        ("pace", U64),
     ]
 
 
@@ -63,7 +65,7 @@ def library() -> ctypes.CDLL:
     lib.emu_program_free.argtypes = [PTR]
     lib.emu_run.argtypes = [PTR, ctypes.POINTER(Config), ctypes.POINTER(_Report)]
     lib.emu_trace_sizes.argtypes = [PTR, PTR]
-    lib.emu_trace_copy.argtypes = [PTR, PTR, PTR, PTR]
+    lib.emu_trace_copy.argtypes = [PTR, PTR, PTR, PTR, PTR]
     lib.emu_trace_free.argtypes = [PTR]
     return lib
 
@@ -129,14 +131,15 @@ class Loaded:
 
     def _take_trace(self, handle: int) -> Trace:
         lib, p = library(), self.program
-        sizes = np.zeros(5, np.uint64)
+        sizes = np.zeros(6, np.uint64)
         lib.emu_trace_sizes(handle, sizes.ctypes.data)
         events, ranges = np.zeros(int(sizes[0]), EVENT), np.zeros(int(sizes[1]), RANGE)
         counts = np.zeros((int(sizes[2]), int(sizes[3])), np.int64)
-        lib.emu_trace_copy(handle, events.ctypes.data, ranges.ctypes.data, counts.ctypes.data)
+        issues = np.zeros(int(sizes[5]), ISSUE)
+        lib.emu_trace_copy(handle, events.ctypes.data, ranges.ctypes.data, counts.ctypes.data, issues.ctypes.data)
         lib.emu_trace_free(handle)
         return Trace(p.kernel.name, events, ranges, counts, p.names, [int(row[5]) for row in p.ins], p.kernel.target,
-                     int(sizes[4]))
+                     int(sizes[4]), issues=issues)
 
     def launch(self, config: Config) -> Launch:
         """Runs a filled-in configuration. Raises what errors.py lists."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-# `TraceEvent` and `TraceRange` of core/trace.h.
+# `TraceEvent`, `TraceIssue` and `TraceRange` of core/trace.h.
 EVENT = np.dtype([("start", "u8"), ("end", "u8"), ("work", "u8"), ("pc", "i4"), ("object", "u4"), ("cta", "u2"), ("warp", "u2"),
                   ("kind", "u2"), ("pad", "u2")])
+ISSUE = np.dtype([("clock", "u4"), ("pc", "u4"), ("cta", "u2"), ("warp", "u2"), ("held", "u4")])
 RANGE = np.dtype([("pc", "i4"), ("lo", "u4"), ("hi", "u4"), ("kind", "u4")])
 WAITS = {0: "mbarrier", 1: "barrier", 2: "cluster barrier", 3: "registers", 4: "tensor memory", 5: "other lanes"}
 RUN, WORK = 6, 16
@@ -52,6 +53,7 @@ class Trace:
     target: str = ""
     dropped: int = 0
     names: dict[int, str] = field(default_factory=dict)  # of mbarriers by shared address, when the caller knows them
+    issues: np.ndarray = field(default_factory=lambda: np.zeros(0, ISSUE))  # in modelled time: each instruction (`Timeline`)
 
     # ---- roles
     def roles(self) -> dict[str, list[int]]:

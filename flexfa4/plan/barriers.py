@@ -94,7 +94,7 @@ def show_reach(barriers: Iterable[Barrier]) -> str:
 
 
 def sm100_forward_barriers(
-    q_tiles: int, kv_stages: int, early_p: bool, out_over_q: bool, scheduler: str, ctas: int = 1
+    q_tiles: int, kv_stages: int, early_p: bool, out_over_q: bool, scheduler: str, ctas: int = 1, out_of_step: bool = False
 ) -> tuple[Barrier, ...]:
     """FlashAttention-4's forward pipeline. P takes the place of S in tensor memory; that S may be overwritten by the next
     product follows from p_ready: the same thread issues both products, and they complete in order. ctas: 2 for a pair, whose
@@ -152,6 +152,9 @@ def sm100_forward_barriers(
         table.insert(2, Barrier("q_skipped", (load,), (correction,), Signal.WARPS, 1, 1, skipped))
     if early_p:
         table.insert(6, Barrier("p_full", (softmax,), (mma,), Signal.WARPS, group, q_tiles, "the rest of P is in tensor memory"))
+    if out_of_step:
+        ended = "the exponentials of the other query tile's warp on the same quarter of the SM have ended"
+        table.insert(5, Barrier("exp_turn", (softmax,), (softmax,), Signal.WARPS, 1, group * q_tiles, ended))
     if scheduler != "static":
         asked = scheduler == "clc"
         # Who asks the hardware reads its answer too.

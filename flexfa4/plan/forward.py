@@ -36,10 +36,11 @@ class Sm100Forward:
 
     kv_stages: stages of the ring that K and V tiles share. early_p: columns of P after which the product with V starts (0: all).
     ctas: 2 for a pair of CTAs, each with its query tiles and half of K and V, whose products are one.
-    software_exp: of 16 exponentials, how many go to the polynomial of `exp_degree` on the FMA units. rescale_tau: how far the row
-    maximum may move (in log2) before O is rescaled. scheduler: "static" (each CTA walks its own list), "counter" (CTAs draw from
-    one in memory), or "clc" (cluster launch control: launched with a CTA a work item). registers: (softmax, correction, the other
-    warps).
+    software_exp: of 16 exponentials, how many go to the polynomial of `exp_degree` on the FMA units. out_of_step: of a tile that
+    both query tiles see, after how many columns of exponentials a softmax warp lets that of the other query tile, which shares
+    its special function unit, begin its own (0: they take no turns). rescale_tau: how far the row maximum may move (in log2)
+    before O is rescaled. scheduler: "static" (each CTA walks its own list), "counter" (CTAs draw from one in memory), or "clc"
+    (cluster launch control: launched with a CTA a work item). registers: (softmax, correction, the other warps).
     """
 
     head_dim: int
@@ -52,6 +53,7 @@ class Sm100Forward:
     early_p: int = 96
     software_exp: int = 2
     exp_degree: int = 3
+    out_of_step: int = 0
     rescale_tau: float = 8.0
     out_over_q: bool = False
     scheduler: str = "static"
@@ -68,6 +70,11 @@ class Sm100Forward:
         )
         require(0 <= self.software_exp <= 16, f"software_exp={self.software_exp}: a count out of 16")
         require(3 <= self.exp_degree <= 5, f"exp_degree={self.exp_degree}: 3 to 5")
+        require(
+            0 <= self.out_of_step <= self.kv_tile and self.out_of_step % 8 == 0,
+            f"out_of_step={self.out_of_step}: a multiple of 8 columns up to {self.kv_tile}, or 0",
+        )
+        require(not self.out_of_step or self.q_tiles == 2, f"out_of_step={self.out_of_step}: one query tile has no other")
         require(self.rescale_tau >= 0, f"rescale_tau={self.rescale_tau}: not negative")
         require(self.scheduler in ("static", "counter", "clc"), f"scheduler={self.scheduler!r}: static, counter or clc")
         require(self.ctas == 1 or self.scheduler != "clc", "scheduler='clc': the hardware hands over single CTAs, not pairs")
@@ -110,7 +117,7 @@ class Sm100Forward:
     @cached_property
     def barriers(self) -> tuple[Barrier, ...]:
         return sm100_forward_barriers(
-            self.q_tiles, self.kv_stages, self.early_p > 0, self.out_over_q, self.scheduler, self.ctas
+            self.q_tiles, self.kv_stages, self.early_p > 0, self.out_over_q, self.scheduler, self.ctas, self.out_of_step > 0
         )
 
     @property

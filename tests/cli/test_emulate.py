@@ -33,3 +33,17 @@ def test_it_prints_error_tiles_and_timeline(words):
     # The Blackwell kernel's exponentials are from a polynomial in part, with a relative error of 7.6e-5.
     assert float(error[1]) <= 2.0**-7 * float(error[2]) and float(error[3]) <= (1e-5 if "sm90" in words else 8e-5)
     assert "reports: none" in done.stdout and "full" in done.stdout and re.search(r"load .*#", done.stdout)
+
+
+@pytest.mark.compile
+@pytest.mark.emulate
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl")
+def test_modelled_time():
+    code = RUN.format(paths=[str(ROOT), str(ROOT / "tests")])
+    done = subprocess.run([sys.executable, "-c", code, "emulate", "causal", "--timeline"], capture_output=True, text=True,
+                          timeout=500)
+    assert done.returncode == 0, done.stderr[-2000:]
+    clocks = int(re.search(r"modelled time of (\d+) clocks", done.stdout)[1])
+    assert f"clocks 0 to {clocks}" in done.stdout and "reports: none" in done.stdout
+    assert re.search(r"special +4 .*E", done.stdout) and re.search(r"exponentials \(E\): \d+ sections", done.stdout)

@@ -1,7 +1,7 @@
 """A forward kernel in the emulator against dense float64 attention; run by the tests beside it, in processes of its own.
 
-Arguments: the architecture (sm90, sm100, or sm100-pairs for pairs of CTAs, whatever the plan would choose), then names of cases,
-or i/n for a share of them.
+Arguments: the architecture (sm90, sm100; sm100-pairs for pairs of CTAs, sm100-turns for softmax warps that take turns, whatever
+the plan would choose; sm100-pairs-turns), then names of cases, or i/n for a share of them.
 Prints one JSON list, a row for each run: what it was, the largest errors, and the findings of the emulator."""
 import json
 import sys
@@ -14,7 +14,8 @@ warnings.simplefilter("ignore")
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS)]
 KERNEL, *WANTED = sys.argv[1:]
-KERNEL, _, PAIRS = KERNEL.partition("-")
+KERNEL, *CHOICES = KERNEL.split("-")
+PAIRS, TURNS = "pairs" in CHOICES, "turns" in CHOICES
 sys.argv = sys.argv[:1]  # the DSL parses the options of the process
 import conftest  # noqa: E402, F401
 from flexfa4 import emulator  # noqa: E402
@@ -113,6 +114,11 @@ def run_on(case: Case, tensors: tuple, bounds: list, explained: tuple = ()) -> l
     if PAIRS:
         try:
             plan = replace(plan, tiles=replace(sm100_pair(*case.dims), scheduler=case.scheduler))
+        except BudgetError as reason:
+            raise NotCovered(str(reason)) from reason
+    if TURNS:
+        try:
+            plan = replace(plan, tiles=replace(plan.tiles, out_of_step=120))
         except BudgetError as reason:
             raise NotCovered(str(reason)) from reason
     if KERNEL == "sm100" and case.scheduler == "clc":
@@ -514,6 +520,6 @@ if __name__ == "__main__":
         except NotCovered as reason:
             not_covered.append(f"{case.name}: {reason}")
     print("\n".join(not_covered), file=sys.stderr)
-    # A single CTA takes every case; a pair not clc, nor values whose halves are no columns of a product.
-    assert PAIRS or not not_covered
+    # A single CTA takes every case; a pair not clc, nor values whose halves are no columns of a product; one query tile no turns.
+    assert PAIRS or TURNS or not not_covered
     print(json.dumps(found))

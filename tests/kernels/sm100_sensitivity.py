@@ -1,7 +1,7 @@
 """Deletes synchronisation statements of the Blackwell forward one at a time and looks whether the emulator sees it; run by
 test_sm100_sensitivity.py in a process of its own. Arguments: the scheduler, the head dims of K and V, CTAs that work together,
-then "halves" for spans that tell the two query tiles apart, "bias" for a bias of the distance, which is read from a table. Prints
-one JSON list, a row a statement."""
+then "halves" for spans that tell the two query tiles apart, "bias" for a bias of the distance, which is read from a table, "turns"
+for softmax warps that take turns. Prints one JSON list, a row a statement."""
 import json
 import sys
 import warnings
@@ -10,7 +10,7 @@ from pathlib import Path
 
 warnings.simplefilter("ignore")
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
-(SCHEDULER, *words), HALVED, BIASED = sys.argv[1:5], "halves" in sys.argv, "bias" in sys.argv
+(SCHEDULER, *words), HALVED, BIASED, TURNS = sys.argv[1:5], "halves" in sys.argv, "bias" in sys.argv, "turns" in sys.argv
 *DIMS, CTAS = map(int, words)
 sys.argv = sys.argv[:1]  # the DSL parses the options of the process
 import conftest  # noqa: E402, F401
@@ -46,7 +46,7 @@ def record(q_len: int, kv_len: int, heads: int, grows: bool):
     bounds, scale = [bind(bias, "score") if BIASED else None, bind(mask, "mask"), None], DIMS[0]**-0.5
     plan = engine.choose("sm100", q, k, v, scale, bounds).plan
     tiles = plan.tiles if CTAS == 1 else sm100_pair(*DIMS)
-    plan = replace(plan, tiles=replace(tiles, scheduler=SCHEDULER))
+    plan = replace(plan, tiles=replace(tiles, scheduler=SCHEDULER, out_of_step=120 if TURNS else 0))
     spans = create_block_mask(mask, 1, heads, q_len, kv_len).work_spans(plan.q_tile, plan.tiles.kv_tile, HALVED)
     with emulator.device("sm_100a", sms=2 * CTAS, completion="immediate") as dev:
         dev.recorded = []

@@ -15,10 +15,11 @@ pytestmark = [
 ]
 
 
-# Scheduler, head dims, CTAs that work together; whether spans tell the two query tiles apart, a bias of the distance.
+# Scheduler, head dims, CTAs that work together; whether spans tell the two query tiles apart, a bias of the distance, turns.
 SLOW = [("counter", 192, 128, 1), ("clc", 192, 128, 1), ("static", 64, 64, 1), ("static", 256, 256, 1)]
 SLOW += [("static", 128, 128, 1, "bias"), ("static", 128, 128, 2), ("counter", 192, 128, 2), ("static", 256, 256, 2)]
 SLOW += [("counter", 128, 128, 1), ("static", 192, 128, 1), ("counter", 128, 128, 1, "halves"), ("clc", 128, 128, 1, "halves")]
+SLOW += [("static", 96, 96, 1, "turns"), ("static", 96, 96, 1, "halves", "turns"), ("clc", 96, 96, 1, "halves", "turns")]
 SLOW += [("static", 64, 64, 1, "halves"), ("static", 128, 128, 1, "halves", "bias")]
 
 

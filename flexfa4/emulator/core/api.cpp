@@ -1,5 +1,6 @@
 // The C interface that native.py loads.
 #include "order.h"
+#include "timed.h"
 #include "trace.h"
 #include <mutex>
 
@@ -84,6 +85,8 @@ int emu_run(void *program, const Config *cfg, Report *out) {
     if (cfg->races) M.hb = std::make_shared<Order>(M, cfg->races >= 2);
     if (cfg->races == 3) M.hb->idle = std::make_unique<Idle>(M);
     if (cfg->trace) M.trace = std::make_shared<Trace>();
+    if (cfg->costs)
+        M.timed = std::make_shared<Timed>(reinterpret_cast<const Cost *>(cfg->costs), *reinterpret_cast<const Pace *>(cfg->pace));
     int rc = 0;
     std::string text;
     try {
@@ -99,21 +102,23 @@ int emu_run(void *program, const Config *cfg, Report *out) {
     snprintf(out->findings, out->findings_n, "%s", all.c_str());
     if (M.trace) {
         for (size_t i = 0; i < M.trace->counts.size(); i++) M.counts[i % M.counts.size()] += M.trace->counts[i];
+        if (M.timed) M.trace->issues = std::move(M.timed->issues);
         out->trace = new Trace(*M.trace);
     }
     if (!M.counts.empty()) std::memcpy(out->counts, M.counts.data(), M.counts.size() * 8);
     out->total = M.total;
     return rc;
 }
-// events, ranges, warps, instructions, events dropped
+// events, ranges, warps, instructions, events dropped, issues
 void emu_trace_sizes(const Trace *t, u64 *out) {
-    u64 n[5] = {t->events.size(), t->ranges.size(), t->warps, t->instructions, t->dropped};
+    u64 n[6] = {t->events.size(), t->ranges.size(), t->warps, t->instructions, t->dropped, t->issues.size()};
     std::memcpy(out, n, sizeof n);
 }
-void emu_trace_copy(const Trace *t, TraceEvent *events, TraceRange *ranges, u64 *counts) {
+void emu_trace_copy(const Trace *t, TraceEvent *events, TraceRange *ranges, u64 *counts, TraceIssue *issues) {
     std::memcpy(events, t->events.data(), t->events.size() * sizeof(TraceEvent));
     std::memcpy(ranges, t->ranges.data(), t->ranges.size() * sizeof(TraceRange));
     std::memcpy(counts, t->counts.data(), t->counts.size() * 8);
+    std::memcpy(issues, t->issues.data(), t->issues.size() * sizeof(TraceIssue));
 }
 void emu_trace_free(Trace *t) { delete t; }
 }

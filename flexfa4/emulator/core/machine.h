@@ -34,6 +34,7 @@ struct Machine;
 struct Ins;
 struct Order;
 struct Trace;
+struct Timed;
 struct AsyncOrder;
 struct WarpOrder;
 struct CtaOrder;
@@ -130,6 +131,8 @@ struct Async {
     bool done = false;
     int queue = -1; // in-order queue, -1: unordered
     u64 work = 0;   // multiply-adds of a matrix instruction
+    u32 bytes = 0;  // that one reads from the shared memory of each of its CTAs
+    double end = 0; // the clock it is done at, in modelled time
     std::shared_ptr<AsyncOrder> order;
 };
 using AsyncRef = std::shared_ptr<Async>;
@@ -187,6 +190,13 @@ struct Warp {
     std::vector<AsyncRef> tmem_stores;
     int wg_queue = -1;
     std::shared_ptr<WarpOrder> order; // this and the like below: only under race checks
+    s32 ran = 0;                      // the last instruction tried,
+    bool masked = false;              // and whether its guard held for no lane
+    // In modelled time: when it may issue again, what it loads is there, its arithmetic is done; since when it runs; it has been
+    // woken.
+    double ready = 0, loaded = 0, done_at = 0;
+    u64 runs_since = 0;
+    bool woken = false;
 
     u32 *r(s32 off) const { return reinterpret_cast<u32 *>(R + off); }
     u32 &p(s32 off) const { return *reinterpret_cast<u32 *>(R + off); }
@@ -255,6 +265,7 @@ struct Config { // mirrored in native.py
     u32 smem_dynamic, smem_static, sms, completion, checks, local_bytes, races, trace, pad; // races: see native.py
     u64 seed, max_steps;
     u64 params, param_bytes, ranges, nranges; // ranges: pairs of host addresses the kernel may touch; 0: unchecked
+    u64 costs, pace;                          // of timed.h, in modelled time; 0: by seed
 };
 enum Completion { IMMEDIATE, RANDOM, LATE };
 
@@ -294,6 +305,7 @@ struct Machine {
     std::vector<std::pair<u64, u64>> ranges;
     std::shared_ptr<Trace> trace; // null: nothing is recorded
     std::shared_ptr<Order> hb;    // null: no race checks
+    std::shared_ptr<Timed> timed; // null: in the order of a seed
     const Async *completing = nullptr;
 
     int new_queue();
@@ -302,7 +314,11 @@ struct Machine {
     void finish(const AsyncRef &a); // completes it (and what its queue holds before it)
     bool complete_one();            // completes one pending piece; false: nothing pending
     void run();
-    Result step_many(Warp &w, int quantum);
+    void run_timed();
+    u64 clock() const; // what trace events are dated by: steps, or modelled clocks
+    void nobody_runs(u64 &last, u64 &timeouts);
+    bool leave(Warp &w);                    // a warp has ended; true: its cluster too
+    Result step_many(Warp &w, int quantum); // in modelled time one instruction
     void launch(u64 first);
     void retire(size_t index);
     void note(const std::string &kind, const Ins &I, const std::string &text);

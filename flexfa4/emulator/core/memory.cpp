@@ -1,3 +1,4 @@
+#include <algorithm>
 // Loads, stores, matrix loads/stores of shared memory, and non-bulk asynchronous copies.
 #include "memory.h"
 #include "order.h"
@@ -281,6 +282,22 @@ Result mapa(Warp &w, const Ins &I) { // d, a, rank
 }
 } // namespace
 
+// Local memory is host memory, so that generic addresses of it need no translation.
+void Machine::make_local(u32 clusters) {
+    if (!cfg.local_bytes) return;
+    u64 warps = (cfg.block[0] * cfg.block[1] * cfg.block[2] + 31) / 32;
+    u64 bytes = clusters * (u64)cfg.cluster[0] * cfg.cluster[1] * cfg.cluster[2] * warps * LANES * cfg.local_bytes;
+    local.assign(bytes + 64, 0xff);
+    for (u32 i = 0; i < clusters; i++) spare_local.push_back(i);
+    u64 base = ((u64)local.data() + 63) & ~63ull;
+    if (!ranges.empty())
+        ranges.insert(std::upper_bound(ranges.begin(), ranges.end(), std::pair<u64, u64>(base, 0)), {base, base + bytes});
+}
+u64 Machine::local_base(const Cta &c, u32 thread) const {
+    u64 warps = (cfg.block[0] * cfg.block[1] * cfg.block[2] + 31) / 32;
+    u64 cta = c.cluster->local_slot * (u64)cfg.cluster[0] * cfg.cluster[1] * cfg.cluster[2] + c.rank;
+    return (((u64)local.data() + 63) & ~63ull) + (cta * warps * LANES + thread) * cfg.local_bytes;
+}
 void define_memory() {
     types<GLOBAL>("ld.global", "st.global");
     types<GLOBAL>("ld.volatile.global", "st.volatile.global");

@@ -1,5 +1,6 @@
 // Which warp runs next, when asynchronous work completes, launching and retiring CTAs, and what is said when nothing can run.
 #include "order.h"
+#include "timed.h"
 #include "trace.h"
 #include <algorithm>
 #include <cstdarg>
@@ -118,6 +119,7 @@ static void complete(Machine &M, Async &a) {
 AsyncRef Machine::issue(AsyncRef a) {
     if (trace) trace->issued(*this, *a);
     progress++;
+    if (timed) timed->begun(*this, *a);
     if (cfg.completion == IMMEDIATE) {
         run_async(*this, *a);
         a->done = true;
@@ -128,9 +130,11 @@ AsyncRef Machine::issue(AsyncRef a) {
         queues[a->queue].push_back(a);
     else
         loose.push_back(a);
+    if (timed) timed->add(a);
     return a;
 }
 void Machine::finish(const AsyncRef &a) {
+    if (timed) timed->until = std::max(timed->until, a->end);
     if (a->done) return;
     if (a->queue >= 0) {
         auto &q = queues[a->queue];
@@ -267,6 +271,7 @@ Result Machine::step_many(Warp &w, int quantum) {
         }
         const Ins &I = code[w.pc];
         u32 m = w.act;
+        w.ran = w.pc;
         count[w.pc]++;
         total++;
         w.steps++;
@@ -275,10 +280,13 @@ Result Machine::step_many(Warp &w, int quantum) {
             m &= I.neg ? ~p : p;
             if (!m) {
                 w.pc++;
+                w.masked = true;
+                if (timed) return NEXT;
                 continue;
             }
         }
         w.m = m;
+        w.masked = false;
         Result r = NEXT;
         if (I.aligned && m != w.live) {
             if (m != w.act) fail("divergence", I, "an .aligned instruction whose guard differs between lanes", &w);
@@ -287,11 +295,11 @@ Result Machine::step_many(Warp &w, int quantum) {
             if (I.watch >= 0 && hb) hb->registers(w, I);
             r = I.fn(w, I);
         }
-        if (r == NEXT) {
-            w.pc++;
+        if (r == NEXT) w.pc++;
+        if (r == NEXT || r == JUMP) {
+            if (timed) return NEXT;
             continue;
         }
-        if (r == JUMP) continue;
         count[w.pc]--;
         total--;
         if (r == DIVERGED && w.parked.empty())
@@ -375,22 +383,6 @@ static void fill(Warp &w, const Program &P, bool first) { // first: of its CTA; 
         }
     }
 }
-// Local memory is host memory, so that generic addresses of it need no translation.
-void Machine::make_local(u32 clusters) {
-    if (!cfg.local_bytes) return;
-    u64 warps = (cfg.block[0] * cfg.block[1] * cfg.block[2] + 31) / 32;
-    u64 bytes = clusters * (u64)cfg.cluster[0] * cfg.cluster[1] * cfg.cluster[2] * warps * LANES * cfg.local_bytes;
-    local.assign(bytes + 64, 0xff);
-    for (u32 i = 0; i < clusters; i++) spare_local.push_back(i);
-    u64 base = ((u64)local.data() + 63) & ~63ull;
-    if (!ranges.empty())
-        ranges.insert(std::upper_bound(ranges.begin(), ranges.end(), std::pair<u64, u64>(base, 0)), {base, base + bytes});
-}
-u64 Machine::local_base(const Cta &c, u32 thread) const {
-    u64 warps = (cfg.block[0] * cfg.block[1] * cfg.block[2] + 31) / 32;
-    u64 cta = c.cluster->local_slot * (u64)cfg.cluster[0] * cfg.cluster[1] * cfg.cluster[2] + c.rank;
-    return (((u64)local.data() + 63) & ~63ull) + (cta * warps * LANES + thread) * cfg.local_bytes;
-}
 void Machine::launch(u64 index) {
     const Config &c = cfg;
     auto cl = std::make_unique<Cluster>();
@@ -445,6 +437,8 @@ void Machine::launch(u64 index) {
     if (hb) hb->start(*cl);
     if (trace)
         for (auto &t : cl->ctas) trace->launched(*t);
+    if (timed)
+        for (auto &t : cl->ctas) timed->start(*t);
     resident.push_back(std::move(cl));
     epoch++;
 }
@@ -519,6 +513,29 @@ std::string Machine::deadlock_report(const char *title) {
         if (!w->done) s += "\n" + waiting(*w);
     return s;
 }
+void Machine::nobody_runs(u64 &last, u64 &timeouts) { // each warp is let through once
+    bool polling = std::any_of(order.begin(), order.end(), [](Warp *x) { return !x->done && x->poll.sleeps; });
+    if (progress == last && ++timeouts > (polling ? 10000 : 3)) // a loop may count before it gives up
+        throw EmuError("deadlock", deadlock_report("deadlock: no warp can go on and nothing is in flight"));
+    if (progress != last) timeouts = 0;
+    last = progress;
+    for (Warp *x : order)
+        if (!x->done) {
+            x->blocked = false;
+            x->timeout = true;
+        }
+}
+bool Machine::leave(Warp &w) {
+    if (hb) hb->exit(w);
+    w.cta->exited++;
+    epoch++;
+    progress++;
+    Cluster *cl = w.cta->cluster;
+    if (++cl->exited != (int)(cl->ctas.size() * w.cta->warps.size())) return false;
+    auto found = std::find_if(resident.begin(), resident.end(), [&](auto &x) { return x.get() == cl; });
+    retire((size_t)(found - resident.begin()));
+    return true;
+}
 void Machine::run() {
     rng.seed(cfg.seed);
     u32 n = cfg.cluster[0] * cfg.cluster[1] * cfg.cluster[2];
@@ -529,6 +546,7 @@ void Machine::run() {
     counts.assign(P->ins.size(), 0);
     if (trace) trace->begin(*this);
     make_local((u32)slots);
+    if (timed) return run_timed();
     while (true) {
         while (resident.size() < slots && next_cluster < clusters) launch(next_cluster++);
         if (resident.empty()) break;
@@ -547,16 +565,7 @@ void Machine::run() {
             stale = 0;
             if (complete_one()) continue;
             if (!w) {
-                bool polling = std::any_of(order.begin(), order.end(), [](Warp *x) { return !x->done && x->poll.sleeps; });
-                if (progress == last && ++timeouts > (polling ? 10000 : 3)) // a loop may count before it gives up
-                    throw EmuError("deadlock", deadlock_report("deadlock: no warp can go on and nothing is in flight"));
-                if (progress != last) timeouts = 0;
-                last = progress;
-                for (Warp *x : order)
-                    if (!x->done) {
-                        x->blocked = false;
-                        x->timeout = true;
-                    }
+                nobody_runs(last, timeouts);
                 continue;
             }
         }
@@ -573,17 +582,7 @@ void Machine::run() {
         if (total > cfg.max_steps)
             throw EmuError("steps", deadlock_report(fmt("more than %llu steps", (unsigned long long)cfg.max_steps).c_str()));
         if (w->done) {
-            if (hb) hb->exit(*w);
-            w->cta->exited++;
-            epoch++;
-            progress++;
-            if (++w->cta->cluster->exited == (int)(w->cta->cluster->ctas.size() * w->cta->warps.size()))
-                for (size_t k = 0; k < resident.size(); k++)
-                    if (resident[k].get() == w->cta->cluster) {
-                        retire(k);
-                        turn = 0;
-                        break;
-                    }
+            if (leave(*w)) turn = 0;
             continue;
         }
         if (cfg.completion == RANDOM && rng() % 3 == 0) complete_one();

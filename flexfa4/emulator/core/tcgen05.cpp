@@ -350,6 +350,7 @@ template <int GROUP, int KIND, bool A_TMEM, int MASK> Result mma(Warp &w, const 
     if (w.cta->mma_queue < 0) w.cta->mma_queue = w.M->new_queue();
     a->queue = w.cta->mma_queue;
     a->work = (u64)x.m * (u64)x.n * k_of(x.ea);
+    a->bytes = (u32)(x.n + (A_TMEM ? 0 : x.m)) / GROUP * 32; // a K block has 32 bytes a row
     check_async(*w.M, *a, I);
     if (w.M->hb) watch_mma(w, *a, x, d_cols);
     const Ins *ins = &I;

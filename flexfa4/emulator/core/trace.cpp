@@ -38,7 +38,7 @@ void Trace::turn(Machine &M, Warp &w, u64 before, u64 steps, bool blocked) {
         open = waiting.end();
     }
     u16 cta = numbers[w.cta];
-    if (M.total > before) add({before, M.total, 0, w.pc, 0, cta, (u16)w.id, RUN_WARP, 0});
+    if (M.clock() > before) add({before, M.clock(), 0, w.pc, 0, cta, (u16)w.id, RUN_WARP, 0});
     if (!blocked) return;
     if (open != waiting.end()) {
         open->second.steps = w.steps;
@@ -46,7 +46,7 @@ void Trace::turn(Machine &M, Warp &w, u64 before, u64 steps, bool blocked) {
     }
     u32 object = 0;
     u16 kind = kind_of(w, M.P->ins[(size_t)w.pc], object);
-    waiting[&w] = {add({M.total, 0, 0, w.pc, object, cta, (u16)w.id, kind, 0}), w.steps};
+    waiting[&w] = {add({M.clock(), 0, 0, w.pc, object, cta, (u16)w.id, kind, 0}), w.steps};
 }
 void Trace::range(s32 pc, u32 lo, u32 hi, u32 kind) {
     u64 key = ((u64)pc << 40) ^ ((u64)lo << 20) ^ ((u64)hi << 3) ^ kind;
@@ -66,12 +66,12 @@ void Trace::issued(Machine &M, const Async &a) {
     for (auto &r : a.treads) range(pc, r.lo, r.hi, 2);
     for (auto &r : a.twrites) range(pc, r.lo, r.hi, 3);
     if (!current) return;
-    flying[&a] = add({M.total, 0, a.work, pc, bytes, numbers[current->cta], (u16)current->id, WORK, 0});
+    flying[&a] = add({M.clock(), 0, a.work, pc, bytes, numbers[current->cta], (u16)current->id, WORK, 0});
 }
 void Trace::completed(Machine &M, const Async &a) {
     auto f = flying.find(&a);
     if (f == flying.end()) return;
-    if (f->second < LIMIT) events[f->second].end = M.total;
+    if (f->second < LIMIT) events[f->second].end = M.clock();
     flying.erase(f);
 }
 void Trace::retired(const Cta &c) {

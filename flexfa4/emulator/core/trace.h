@@ -13,6 +13,11 @@ struct TraceEvent { // mirrored in trace.py
     u16 kind;
     u16 pad;
 };
+struct TraceIssue { // an instruction in modelled time (timed.h); mirrored too
+    u32 clock, pc;
+    u16 cta, warp;
+    u32 held; // clocks its warp was ready before its slot and unit were free
+};
 enum TraceKind : u16 { WAIT_MBARRIER, WAIT_BARRIER, WAIT_CLUSTER, WAIT_REGISTERS, WAIT_TMEM, WAIT_OTHER, RUN_WARP, WORK = 16 };
 struct TraceRange { // shared bytes or tensor columns that one instruction's asynchronous work reads or writes; mirrored too
     s32 pc;
@@ -26,6 +31,7 @@ struct Trace {
     u64 dropped = 0;
     std::vector<TraceEvent> events;
     std::vector<TraceRange> ranges;
+    std::vector<TraceIssue> issues;
     std::vector<u64> counts; // [warp][instruction], all CTAs together
 
     void begin(const Machine &M);
@@ -35,6 +41,7 @@ struct Trace {
     void issued(Machine &M, const Async &a);
     void completed(Machine &M, const Async &a);
     void retired(const Cta &c);
+    u16 number_of(const Cta &c) const { return numbers.at(&c); }
     Warp *current = nullptr;
 
   private:

@@ -126,6 +126,7 @@ template <Elem E, Elem EB, bool A_REGS, Acc D> Result mma(Warp &w, const Ins &I)
     }
     x->reads.push_back(operand_range(ob, N));
     x->work = 16ull * (u64)N * k_of(E);
+    x->bytes = (u32)N / 4 * 32 + (A_REGS ? 0 : 16 * 32); // of one warp: the four share B
     bool acc = w.pred(p, w.leader());
     float sign = (float)(sa * sb);
     Warp *wp = &w;

@@ -24,6 +24,7 @@ from flexfa4.plan.hoist import element_operations
 from ..exp2 import exp2_packed
 from ..carried import Carried, Fixed
 from ..hooks import Hooks, RowHooks
+from ..runs import Runs
 from ..slices import Area
 from ..spread import Spread
 from ..walk import Place
@@ -38,17 +39,19 @@ STORE_COLUMNS = 32  # of P in one tcgen05.st, in 16 words
 MOST_UNROLLED = 7
 # Named barriers, one a query tile; 0 is __syncthreads'.
 FIRST_BARRIER = 1
+BOTH_HALVES = 0b11
 
 
 @dataclass(frozen=True)
 class State(Carried):
     """What a thread carries from tile to tile. s_parity, empty_parity: of the next s_full and scale_empty; row_max: what scores
-    are measured from, in log2; row_sum: of the exponentials so far."""
+    are measured from, in log2; row_sum: of the exponentials so far. turn_parity: of the next exp_turn, where the plan has it."""
 
     s_parity: Int32
     empty_parity: Int32
     row_max: Float32
     row_sum: Float32
+    turn_parity: Int32 | None = None
 
     def restarted(self) -> State:
         """At a new row."""
@@ -98,7 +101,7 @@ class Softmax(Fixed):
         ctx, scheduler, barriers = self.ctx, self.ctx.scheduler, self.ctx.barriers
         hooks = Hooks(ctx.signature, ctx.values, own_rows=True)
         edits, table = Edits.of(hooks), self.table(hooks)
-        state = State(Int32(0), Int32(1), Float32(0.0), Float32(0.0))
+        state = State(Int32(0), Int32(1), Float32(0.0), Float32(0.0), self.first_turn())
         at = scheduler.first()
         while scheduler.busy(at):
             item = scheduler.item(at.index)
@@ -112,8 +115,9 @@ class Softmax(Fixed):
                 tile = runs.begin
                 if cutlass.const_expr(ctx.signature.halved):
                     any_tile = any_tile | Boolean(tile < runs.stop)
+                shared = self.shared(runs)
                 while tile < runs.stop:
-                    state = self.tile(row, tile, runs.hidden, state)
+                    state = self.tile(row, tile, runs.hidden, shared, state)
                     tile = following(tile)
                 runs = scheduler.next_runs(runs)
             if any_tile:
@@ -133,8 +137,9 @@ class Softmax(Fixed):
                          FIRST_BARRIER + self.q_tile)
 
     @cute.jit
-    def tile(self, row: Row, tile: Int32, hidden: Boolean, state: State) -> State:
-        """One KV tile: the graphs where it needs them, then the softmax. hidden: some keys are."""
+    def tile(self, row: Row, tile: Int32, hidden: Boolean, shared: Boolean | bool, state: State) -> State:
+        """One KV tile: the graphs where it needs them, then the softmax. hidden: some keys are; shared: both query tiles see
+        it."""
         ctx, barriers = self.ctx, self.ctx.barriers
         first = row.place.kv_begin + tile * ctx.tiles.kv_tile
         added = Additions.of(row.hooks, first, ctx.tiles.kv_tile, row.table)
@@ -155,17 +160,17 @@ class Softmax(Fixed):
             # Two copies of the step: with one, scores that come from two places are moved, and registers are spilled.
             if hidden:
                 self.edit_in_place(row, first, added, True)
-                state = self.softmax(self.load_s(), row, added, state)
+                state = self.softmax(self.load_s(), row, added, shared, state)
             else:
                 s = self.load_s()
                 self.edit(s, row, first, added, 0)
-                state = self.softmax(s, row, added, state)
+                state = self.softmax(s, row, added, shared, state)
         else:
             if hidden:
                 self.edit_in_place(row, first, added, True)
             elif cutlass.const_expr(edits):
                 self.edit_in_place(row, first, added, False)
-            state = self.softmax(self.load_s(), row, added, state)
+            state = self.softmax(self.load_s(), row, added, shared, state)
         return state
 
     def edit(self, s: cute.Tensor, row: Row, first: Int32, added: Additions, offset, gathered: Sequence = ()) -> None:
@@ -218,7 +223,7 @@ class Softmax(Fixed):
         return Spread(cute.make_tensor(words.align(16), cute.make_layout(WARP)), count)
 
     @cute.jit
-    def softmax(self, s: cute.Tensor, row: Row, added: Additions, state: State) -> State:
+    def softmax(self, s: cute.Tensor, row: Row, added: Additions, shared: Boolean | bool, state: State) -> State:
         """Exponentials of a row of scores to P, its statistics to the correction warpgroup."""
         if cutlass.const_expr(row.table is not None):
             row.table.synchronise()
@@ -228,8 +233,44 @@ class Softmax(Fixed):
             top = scaled_max(s, row.scale, row.hooks.factor() is not None)
         row_max, factor = self.move_max(state.row_max, added.of_row(top))
         state = self.hand_over(replace(state, row_max=row_max), factor)
-        total = self.write_p(s, None if added.by_column else row.scale, added.of_row(-finite(row_max)))
+        self.take_turn(state.turn_parity, shared)
+        total = self.write_p(s, None if added.by_column else row.scale, added.of_row(-finite(row_max)), shared)
+        state = self.turned(state, shared)
         return replace(state, row_sum=state.row_sum * factor + total)
+
+    def first_turn(self) -> Int32 | None:
+        """The parity of a softmax warp's first turn: query tile 0 begins, with the phase before the first."""
+        return self.q_tile ^ 1 if self.ctx.tiles.out_of_step else None
+
+    def shared(self, runs: Runs) -> Boolean | bool:
+        """Whether both query tiles see the tiles of a run, so that turns are taken in them."""
+        if not (self.ctx.tiles.out_of_step and self.ctx.signature.halved):
+            return True
+        return Boolean(runs.halves() == BOTH_HALVES)
+
+    def turned(self, state: State, shared: Boolean | bool) -> State:
+        """After a tile."""
+        if state.turn_parity is None:
+            return state
+        flip = 1 if shared is True else Int32(shared)
+        return replace(state, turn_parity=state.turn_parity ^ flip)
+
+    @cute.jit
+    def take_turn(self, parity: Int32 | None, shared: Boolean | bool):
+        """Waits until the warp of the other query tile that shares the special function unit has done its exponentials."""
+        if cutlass.const_expr(self.ctx.tiles.out_of_step > 0):
+            if shared:
+                self.ctx.barriers.exp_turn.wait(self.q_tile * 4 + self.warp(), parity)
+
+    @cute.jit
+    def pass_turn(self, shared: Boolean | bool):
+        if cutlass.const_expr(self.ctx.tiles.out_of_step > 0):
+            if shared:
+                self.ctx.barriers.exp_turn.arrive((1 - self.q_tile) * 4 + self.warp())
+
+    def warp(self) -> Int32:
+        """Of the query tile's four."""
+        return cute.arch.make_warp_uniform(self.thread // WARP)
 
     def hand_over(self, state: State, factor: Float32) -> State:
         """Tells the correction warpgroup the factor for O, or at the end the row sum; their place is empty."""
@@ -261,21 +302,22 @@ class Softmax(Fixed):
             factor = Float32(1.0)
         return new, factor
 
-    def write_p(self, s: cute.Tensor, scale: Float32 | None, offset: Float32) -> Float32:
+    def write_p(self, s: cute.Tensor, scale: Float32 | None, offset: Float32, shared: Boolean | bool) -> Float32:
         """s becomes exp2(s * scale + offset), scale None for 1; P, which is s rounded, goes to tensor memory and is announced in
         two parts. Returns the sum of s: of the first part while the exponentials of the second are under way."""
         barriers, tiles = self.ctx.barriers, self.ctx.tiles
         early = tiles.early_p or tiles.kv_tile
-        self.write_columns(s, scale, offset, 0, early)
+        self.write_columns(s, scale, offset, 0, early, shared)
         barriers.p_ready.arrive(self.q_tile)
         sums = Sums().add(s, 0, early)
         if tiles.early_p:
-            self.write_columns(s, scale, offset, early, tiles.kv_tile)
+            self.write_columns(s, scale, offset, early, tiles.kv_tile, shared)
             barriers.p_full.arrive(self.q_tile)
             sums = sums.add(s, early, tiles.kv_tile)
         return sums.total()
 
-    def write_columns(self, s: cute.Tensor, scale: Float32 | None, offset: Float32, begin: int, end: int) -> None:
+    def write_columns(self, s: cute.Tensor, scale: Float32 | None, offset: Float32, begin: int, end: int,
+                      shared: Boolean | bool) -> None:
         """Columns begin .. end - 1 of P."""
         shapes = self.ctx.shapes
         t_p = shapes.p(self.q_tile)
@@ -291,6 +333,8 @@ class Softmax(Fixed):
                 else:
                     pair = cute.arch.fma_packed_f32x2((s[j], s[j + 1]), (scale, scale), (offset, offset), rnd="rn")
                 s[j], s[j + 1] = self.exponentials(j // 2, *pair)
+                if j + 2 == self.ctx.tiles.out_of_step:
+                    self.pass_turn(shared)
             part(p, first).store(part(s, first).load().to(shapes.dtype))
             chunk = first // STORE_COLUMNS
             cute.copy(copy, words[None, None, chunk], target[None, None, chunk])
