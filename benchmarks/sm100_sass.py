@@ -29,6 +29,7 @@ CASES = {
     "D=128": ((128, 128), "", {}),
     "D=128 causal": ((128, 128), "causal", dict(causal=True)),
     "D=64": ((64, 64), "", {}),
+    "D=96": ((96, 96), "", {}),
     "D=192, 128": ((192, 128), "", {}),
     "D=128 softcap": ((128, 128), "softcap", dict(softcap=20.0)),
     "D=128 ALiBi": ((128, 128), "alibi without mask", dict(score_mod="alibi")),
@@ -107,6 +108,11 @@ def softmax_ways(code: tuple, maker: str) -> tuple[list, list]:
     return sass.softmax_path(code), sass.masked_path(code)
 
 
+def copies(head_dim: int) -> int:
+    """TMA copies of a K or V tile: of as many columns as the widest swizzle that divides them spans."""
+    return head_dim // next(columns for columns in (64, 32, 16) if head_dim % columns == 0)
+
+
 def figures(maker: str, cubin: bytes, smem: int, dims: tuple[int, int]) -> dict:
     from flexfa4.emit.cubin import kernel_facts
 
@@ -115,7 +121,7 @@ def figures(maker: str, cubin: bytes, smem: int, dims: tuple[int, int]) -> dict:
     softmax, hidden = softmax_ways(code, maker)
     paths = dict(
         softmax=softmax, correction=sass.role_path(code, "LDS", 2), mma=sass.role_path(code, "UTCHMMA", products),
-        load=sass.role_path(code, "UTMALDG", -(-dims[0] // 64) + -(-dims[1] // 64)),
+        load=sass.role_path(code, "UTMALDG", sum(map(copies, dims))),
     )  # fmt: skip
     (facts,) = kernel_facts(cubin)
     slots, barriers, kinds = 0, 0, Counter()

@@ -1,7 +1,7 @@
 """Deletes synchronisation statements of the Blackwell forward one at a time and looks whether the emulator sees it; run by
 test_sm100_sensitivity.py in a process of its own. Arguments: the scheduler, the head dims of K and V, CTAs that work together,
-then "halves" for spans that tell the two query tiles apart, "bias" for a bias of the distance, which is read from a table, "turns"
-for softmax warps that take turns. Prints one JSON list, a row a statement."""
+then "halves" for spans that tell the two query tiles apart, "bias" for a bias of the distance, which is read from a table,
+"turns" for softmax warps that take turns. Prints one JSON list, a row a statement."""
 import json
 import sys
 import warnings

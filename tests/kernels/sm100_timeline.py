@@ -1,7 +1,7 @@
-"""The Blackwell forward in modelled time: clocks of a KV tile of both query tiles, and how much of the time both softmax warpgroups
-are in their exponentials. Run by test_sm100_turns.py and benchmarks/sm100_turns.py in processes of its own: arguments are the head
-dims of K and V, "plain" or "causal", columns after which turns are passed (0: none), and names of `SETS`. One work item of 256
-queries on one SM. Prints one JSON list, a row a set of assumptions."""
+"""The Blackwell forward in modelled time: clocks of a KV tile of both query tiles, and how much of the time both softmax
+warpgroups are in their exponentials. Run by test_sm100_turns.py and benchmarks/sm100_turns.py in processes of its own: arguments
+are the head dims of K and V, "plain" or "causal", columns after which turns are passed (0: none), and names of `SETS`. One work
+item of 256 queries on one SM. Prints one JSON list, a row a set of assumptions."""
 import json
 import sys
 import warnings

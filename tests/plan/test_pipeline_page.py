@@ -8,7 +8,7 @@ import pytest
 
 from flexfa4.ir import DType
 from flexfa4.plan import Role, Signal, plan_forward, show_reach, show_table
-from flexfa4.plan.build import sm100_pair
+from flexfa4.plan.build import TURN_COLUMNS, sm100_pair
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "pipeline.md"
@@ -36,7 +36,13 @@ def pairs(plan) -> str:
     return show_reach(replace(tiles, scheduler="counter").barriers)
 
 
-TEXTS = {"barriers": lambda p: show_table(p.tiles.barriers), "maps": maps, "dynamic": dynamic, "pairs": pairs}
+def turns(plan) -> str:
+    """What softmax warps that take turns have beside the rest."""
+    with_turns = replace(plan.tiles, out_of_step=TURN_COLUMNS).barriers
+    return show_table(b for b in with_turns if b not in plan.tiles.barriers)
+
+
+TEXTS = {"barriers": lambda p: show_table(p.tiles.barriers), "maps": maps, "dynamic": dynamic, "pairs": pairs, "turns": turns}
 
 
 @pytest.mark.parametrize("name, text", TEXTS.items())
@@ -46,7 +52,7 @@ def test_the_page_prints_the_plan(name, text):
     assert printed == wanted, f"put this between the marks of docs/pipeline.md:\n{wanted}"
 
 
-@pytest.mark.parametrize("dims", [(128, 128), (192, 128)])
+@pytest.mark.parametrize("dims", [(128, 128), (192, 128), (96, 96)])
 def test_roles_use_the_barriers_of_the_table(dims):
     """By their source: who waits is who the table says, and so is who announces."""
     waits, announces = {}, {}
@@ -58,6 +64,8 @@ def test_roles_use_the_barriers_of_the_table(dims):
             source = re.sub(r"barriers\.(q_empty\.arrive\(0\)|q_skipped\.)", "", source)
         else:
             source = source.replace("barriers.q_empty.commit(0)", "")  # of mma: under const_expr(not out_over_q)
+        if not tiles.out_of_step:
+            source = source.replace("barriers.exp_turn.", "")  # of softmax: under const_expr(out_of_step > 0)
         for name, use in re.findall(r"barriers\.(\w+)\.(\w+)\(", source):
             (waits if use == "wait" else announces).setdefault(name, set()).add(role)
     for barrier in tiles.barriers:
