@@ -13,27 +13,28 @@ from . import transforms
 
 
 class Recorded(torch.autograd.Function):
-    """(out, lse) of launch(q, k, v, captures, True). form: the arguments of the op that are no tensors. more: captures, then
-    spans."""
+    """(out, lse) of launch(q, k, v, captures, True). form: the arguments of the op that are no tensors. spans: the op's; in a
+    tuple, since a tensor among the arguments costs 1 us."""
 
     @staticmethod
-    def forward(ctx, launch: Callable, form: transforms.Call, query: Tensor, key: Tensor, value: Tensor, *more: Tensor):
-        out, lse = launch(query, key, value, more[:form.captures], True)
+    def forward(ctx, launch: Callable, form: transforms.Call, spans: tuple, query: Tensor, key: Tensor, value: Tensor,
+                *captures: Tensor):
+        out, lse = launch(query, key, value, captures, True)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(query, key, value, out, lse, *more)
-        ctx.form = form
+        ctx.save_for_backward(query, key, value, out, lse, *captures)
+        ctx.form, ctx.spans = form, spans
         return out, lse
 
     @staticmethod
     def backward(ctx, d_out, d_lse):
-        query, key, value, out, lse, *more = ctx.saved_tensors
+        query, key, value, out, lse, *captures = ctx.saved_tensors
         form = ctx.form
-        rest = [None] * len(more)
+        rest = [None] * len(captures)
         if d_out is None and d_lse is None:
-            return None, None, None, None, None, *rest
+            return None, None, None, None, None, None, *rest
         if d_out is None:
             d_out = torch.zeros_like(out)
-        grads = transforms.backward([query, key, value], [out, lse], d_out, d_lse, more, form)
+        grads = transforms.backward([query, key, value], [out, lse], d_out, d_lse, [*captures, *ctx.spans], form)
         for i, grad in zip(form.wanted, grads[3:]):
             rest[i] = grad
-        return None, None, *grads[:3], *rest
+        return None, None, None, *grads[:3], *rest

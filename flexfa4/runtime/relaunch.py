@@ -142,10 +142,13 @@ def recorder(launch: Callable, captures: tuple, call: Attention) -> Callable:
     programs = encode(call.score, call.mask, None, call.layout, call.precise)
     form = transforms.Call(len(captures), literals, programs, call.scale, wanted)
     spans = weakref.ref(call.spans) if isinstance(call.spans, Spans) else lambda: None
+    grad_enabled = torch.is_grad_enabled
 
-    def run(query: Tensor, key: Tensor, value: Tensor, captures: tuple, want_lse: bool) -> tuple[Tensor, Tensor]:
+    def run(query: Tensor, key: Tensor, value: Tensor, captures: tuple, want_lse: bool) -> tuple[Tensor, Tensor | None]:
+        if not grad_enabled():
+            return launch(query, key, value, captures, want_lse)
         found = spans()
-        more = captures if found is None else (*captures, found.row_ptr, found.runs)
-        return Recorded.apply(launch, form, query, key, value, *more)
+        lists = () if found is None else (found.row_ptr, found.runs)
+        return Recorded.apply(launch, form, lists, query, key, value, *captures)
 
     return run
