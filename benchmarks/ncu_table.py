@@ -25,7 +25,8 @@ COLUMNS = {
 }
 # Warps that wait, for each instruction issued.
 STALLS = {"fixed latency": "wait", "dispatch": "dispatch_stall", "barrier": "barrier", "memory, mbarrier": "long_scoreboard",
-          "not selected": "not_selected", "product": "gmma"}
+          "not selected": "not_selected", "product": "gmma",
+          "special functions": "short_scoreboard", "pipe full": "math_pipe_throttle", "queue full": "mio_throttle"}
 
 
 def rows(label: str, path: Path, names: list[str]) -> list[list[str]]:
