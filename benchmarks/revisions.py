@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-CASES = ["plain", "causal", "causal:64", "causal:192", "plain:256", "causal:256", "window1024", "docs:12 documents", "docs:uniform to 1000",
-         "docs:uniform to 200", "softcap_causal", "alibi_causal", "relbias_causal"]
+CASES = ["plain", "causal", "causal:64", "causal:192", "plain:256", "causal:256", "window1024", "docs:12 documents",
+         "docs:uniform to 1000", "docs:uniform to 200", "softcap_causal", "alibi_causal", "relbias_causal"]
 SHAPES = {"": (2, 16, 16, 16384, 128, 128), "64": (4, 32, 32, 8192, 64, 64), "192": (2, 16, 16, 8192, 192, 128),
           "256": (2, 16, 16, 8192, 256, 256)}
 SAMPLE_MS = 40.0

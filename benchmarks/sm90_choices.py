@@ -14,15 +14,20 @@ from pathlib import Path
 
 import torch
 from forward import Case, ROOT, alternated
+from forward_rivals import MODS
 
 from flexfa4 import create_block_mask
 from flexfa4.ir import DType
 from flexfa4.plan import BudgetError, plan_forward
 from flexfa4.runtime import kernels, lists
 from flexfa4.schedule import make_schedule
+from flexfa4.trace import bind
 
-CASES = [Case("", 2, 16, 16, 16384, 128, 128, "plain"), Case("", 2, 16, 16, 16384, 128, 128, "causal"),
-         Case("", 4, 32, 32, 8192, 64, 64, "plain"), Case("", 4, 32, 32, 8192, 64, 64, "causal")]
+CASES = [Case("", *shape, mod) for shape, mods in {
+    (2, 16, 16, 16384, 128, 128): ("plain", "causal", "softcap_causal", "alibi_causal", "relbias_causal"),
+    (4, 32, 32, 8192, 64, 64): ("plain", "causal"),
+    (2, 16, 16, 8192, 256, 256): ("plain", "causal"),
+}.items() for mod in mods]
 # name: changes of the tiles; "counter" and "order" are changes of the launch.
 VARIANTS = {
     "as planned": {},
@@ -38,23 +43,24 @@ VARIANTS = {
     "kv_tile 144": dict(kv_tile=144),
     "kv_tile 160": dict(kv_tile=160),
     "kv_tile 176, one query stage": dict(kv_tile=176, q_stages=1),
-    "two warpgroups, kv_tile 128": dict(consumers=2, registers=(240, 24)),
+    "kv_tile 64": dict(kv_tile=64),
+    "three stages of K and V": dict(kv_stages=3, q_stages=2),
+    "two warpgroups, kv_tile 128": dict(consumers=2, registers=(240, 24), kv_tile=128, own_p=True, q_stages=3),
     "two warpgroups, kv_tile 192": dict(consumers=2, registers=(240, 24), kv_tile=192),
-    "two warpgroups, P of its own": dict(consumers=2, registers=(240, 24), own_p=True),
     "three warpgroups, kv_tile 64": dict(consumers=3, registers=(160, 32), kv_tile=64, own_p=False),
+    "three warpgroups, kv_tile 64, P of its own": dict(consumers=3, registers=(160, 32), kv_tile=64, own_p=True, q_stages=2),
+    "three warpgroups, kv_tile 80": dict(consumers=3, registers=(160, 32), kv_tile=80, own_p=False),
 }
 LAUNCH = ("workers", "counter", "order")
-
-
-def causal(b, h, q, kv):
-    return q >= kv
 
 
 def variant(case: Case, changes: dict):
     """A function that runs it; raises BudgetError where the tiles do not fit."""
     q, k, v = case.tensors()
-    mask = create_block_mask(causal, None, None, case.length, case.length) if case.mod == "causal" else None
-    graphs = () if mask is None else (mask.bound.graph,)
+    mod = MODS[case.mod](case)
+    mask = create_block_mask(mod.mask_mod, None, None, case.length, case.length, device="cuda") if mod.mask_mod else None
+    score = bind(mod.score_mod, "score") if mod.score_mod else None
+    graphs = tuple(b.graph for b in (score, mask and mask.bound) if b)
     plan = plan_forward("sm90", DType.BF16, case.dim, case.dim_v, graphs)
     if "own_p" in changes:
         changes = changes | {"own_p": not plan.tiles.own_p}
@@ -71,7 +77,7 @@ def variant(case: Case, changes: dict):
         crew = kernels.Crew(items)
     elif not changes.get("counter", True):
         crew = kernels.Crew(crew.workers)
-    bounds = (None, None if mask is None else mask.bound, None)
+    bounds = (score, None if mask is None else mask.bound, None)
     return lambda: kernels.forward(plan, (q, k, v), case.dim ** -0.5, bounds, held, crew)
 
 
@@ -96,6 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=list(VARIANTS), help="variants")
+    parser.add_argument("--cases", nargs="*", help="MOD:D; all by default")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "sm90_choices")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -103,6 +110,8 @@ def main() -> None:
         return
     results = {}
     for case in CASES:
+        if args.cases and f"{case.mod}:{case.dim}" not in args.cases:
+            continue
         label = f"{case.mod} {case.batch},{case.heads},{case.length},{case.dim}"
         results[label] = measure(case, args.repeats, args.only)
         args.out.with_suffix(".json").write_text(json.dumps(results, indent=1))

@@ -75,6 +75,10 @@ class Ring(Fixed):
         """Writer."""
         cute.arch.mbarrier_wait(self.empty + turn.index, turn.phase ^ 1)
 
+    def wait_read(self, turn: Turn) -> None:
+        """Writer: until what was put there at `turn`, if anything, has been read."""
+        cute.arch.mbarrier_wait(self.empty + turn.index, turn.phase)
+
     def acquire(self, turn: Turn) -> cute.Pointer:
         """Writer, a whole warp: waits until the stage is empty and announces its bytes. Returns the mbarrier for TMA."""
         self.wait_empty(turn)

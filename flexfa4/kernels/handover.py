@@ -33,7 +33,6 @@ class Slots(Fixed):
         words = [item.batch, item.head, item.q_tile, item.part]
         words += [Int32(walk.valid), walk.tile, Int32(walk.kind), walk.stop, walk.limit, walk.run, walk.last_run]
         words += [place.q_begin, place.q_end, place.kv_begin, place.kv_end] if self.placed else [Int32(0)] * 4
-        words += [] if walk.runs is None else [walk.next_begin, walk.next_stop, walk.next_kind]
         for i, word in enumerate(words):
             self.words[slot, i] = word
 
@@ -57,6 +56,6 @@ class Slots(Fixed):
         if spans is None:
             flat = Walk(Boolean(valid != 0), tile, FULL, stop, limit, run, last_run, backwards=self.backwards)
             return busy, item, where, flat
-        walk = Walk(Boolean(valid != 0), tile, kind, stop, limit, run, last_run, *others[4:], runs=spans[1],
+        walk = Walk(Boolean(valid != 0), tile, kind, stop, limit, run, last_run, runs=spans[1],
                     backwards=self.backwards)
         return busy, item, where, walk

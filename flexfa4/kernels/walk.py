@@ -98,8 +98,8 @@ def next_index(index: Int32, counter: cute.Tensor | None, count: Int32, takers: 
 @dataclass(frozen=True)
 class Walk(Carried):
     """Where one role is in its row. valid: there is a tile; tile: its index; kind: FULL, PARTIAL or INSIDE (a Python int where no
-    mask was given). The rest is the walk's own: the run it is in, and the one after, read ahead so that its latency is hidden.
-    Bounds are exclusive in the walk's direction. backwards: from the last tile to the first."""
+    mask was given). The rest is the walk's own: the run it is in. Bounds are exclusive in the walk's direction. backwards: from
+    the last tile to the first."""
 
     valid: Boolean
     tile: Int32
@@ -108,33 +108,25 @@ class Walk(Carried):
     limit: Int32
     run: Int32
     last_run: Int32
-    next_begin: Int32 | None = None
-    next_stop: Int32 | None = None
-    next_kind: Int32 | None = None
     runs: cute.Tensor | None = None
     backwards: bool = False
 
     def next(self) -> "Walk":
-        """One tile on, without branches."""
+        """One tile on, without branches. With runs it reads the record of that tile's run, so call it beside a product: a record
+        read a tile ahead takes three registers throughout the softmax, which kernels with score graphs do not have."""
         tile = self.tile - 1 if self.backwards else self.tile + 1
         if self.runs is None:
             return replace(self, tile=tile, valid=self.before(tile, self.limit))
         moved = Boolean(tile == self.stop)
         run = self.run + select(moved, Int32(-1 if self.backwards else 1), Int32(0), Int32)
-        tile = select(moved, self.next_begin, tile, Int32)
-        stop = select(moved, self.next_stop, self.stop, Int32)
-        kind = select(moved, self.next_kind, self.kind, Int32)
+        begin, stop, kind = run_record(self.runs, run, self.last_run, self.backwards)
+        tile = select(moved, begin, tile, Int32)
         valid = self.before(run, self.last_run) & self.before(tile, self.limit)
-        return replace(self, valid=valid, tile=tile, kind=kind, stop=stop, run=run).read_ahead()
+        return replace(self, valid=valid, tile=tile, kind=kind, stop=stop, run=run)
 
     def before(self, a: Int32, b: Int32) -> Boolean:
         """Whether the walk meets `a` before `b`."""
         return Boolean(a > b) if self.backwards else Boolean(a < b)
-
-    def read_ahead(self) -> "Walk":
-        """With the run after this one."""
-        begin, stop, kind = run_record(self.runs, self.run + (-1 if self.backwards else 1), self.last_run, self.backwards)
-        return replace(self, next_begin=begin, next_stop=stop, next_kind=kind)
 
 
 def start_walk(item: WorkItem, spans: tuple | None, grid: Grid, split: bool, backwards: bool = False) -> Walk:
@@ -154,7 +146,7 @@ def start_walk(item: WorkItem, spans: tuple | None, grid: Grid, split: bool, bac
         clipped = begin > near if backwards else begin < near
         begin = select(clipped, near, begin, Int32)
     walk = Walk(Boolean(True), begin, kind, stop, limit, run, last_run, runs=runs, backwards=backwards)
-    return replace(walk, valid=walk.before(run, last_run) & walk.before(begin, limit)).read_ahead()
+    return replace(walk, valid=walk.before(run, last_run) & walk.before(begin, limit))
 
 
 def _span_row(item: WorkItem, spans: tuple) -> Int32:

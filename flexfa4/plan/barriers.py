@@ -198,7 +198,9 @@ def sm90_forward_barriers(consumers: int, kv_stages: int, q_stages: int = 1) -> 
             Signal.WARPS,
             warps,
             q_stages,
-            "no product reads the query tile, and its place holds no output",
+            "no product reads the query tile, and its place holds no output"
+            if q_stages > 1
+            else "every warp has begun the work item: with its last K stage given back, no product reads the query tile",
         ),
         Barrier("k_full", producer, consumer, Signal.TMA, 1, kv_stages, "a K tile is in its stage"),
         Barrier(

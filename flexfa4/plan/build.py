@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 
+from flexfa4.facts.axes import axes
 from flexfa4.facts.simplify import simplify
 from flexfa4.ir import DType, Graph, Op
 from flexfa4.ir.text import show
 
 from .budget import BudgetError
 from .forward import Sm90Forward, Sm100Forward, TiledForward
+from .hoist import Level, level
 from .plan import PACKS, Plan, heads_a_thread
 from .ranges import WIDE, Assumptions
 from .roofline import held_by_shared_memory
@@ -80,14 +82,18 @@ def in_turns(head_dim: int, head_dim_v: int) -> bool:
 
 # consumers, kv_tile, registers, own_p: three warpgroups of 64 rows where O is narrow enough for 160 registers a thread.
 _SM90_CHOICES = ((3, 128, (160, 32), False), (2, 128, (240, 24), True), (2, 80, (240, 24), True), (1, 64, (256, 24), True))
+# Where a score takes special functions beside its exponential: a third warpgroup keeps their unit busy while the others wait for
+# products. Of the scores of 80 keys its registers hold enough up to D = 128.
+_SM90_SPECIAL_CHOICES = (_SM90_CHOICES[0], (3, 80, (160, 32), False), *_SM90_CHOICES[1:])
 # For few rows: one warpgroup, so that the rows that no query has cost little, and stages to keep the memory busy.
 _SM90_SHORT_CHOICES = ((1, 128, (256, 24), True), (1, 80, (256, 24), True), (1, 64, (256, 24), True))
 
 
-def sm90_tiles(head_dim: int, head_dim_v: int, short: bool = False) -> Sm90Forward:
+def sm90_tiles(head_dim: int, head_dim_v: int, short: bool = False, special: bool = False) -> Sm90Forward:
     """The widest choice whose fragments fit in registers and whose stages fit in shared memory, with two or three query tiles
-    where they fit too; BudgetError where none does. short: for few rows."""
-    for consumers, kv_tile, registers, own_p in _SM90_SHORT_CHOICES if short else _SM90_CHOICES:
+    where they fit too; BudgetError where none does. short: for few rows; special: `special_functions`."""
+    choices = _SM90_SHORT_CHOICES if short else _SM90_SPECIAL_CHOICES if special else _SM90_CHOICES
+    for consumers, kv_tile, registers, own_p in choices:
         for kv_stages, q_stages in ((4, 1), (3, 1), (2, 1)) if short else ((2, 3), (2, 2), (2, 1)):
             try:
                 return Sm90Forward(pad(head_dim), pad(head_dim_v), consumers, kv_tile, kv_stages, registers, q_stages,
@@ -97,7 +103,20 @@ def sm90_tiles(head_dim: int, head_dim_v: int, short: bool = False) -> Sm90Forwa
     raise last
 
 
-_TILES = {"sm100": sm100_tiles, "sm90": sm90_tiles}
+def special_functions(graphs: tuple[Graph, ...]) -> bool:
+    """Whether a score graph needs the unit of the special functions for every score, beside the exponential of the softmax."""
+    scores = (axes(g.root) for g in graphs if g.kind == "score")
+    return any(n.op in _SPECIAL and level(on) is Level.ELEMENT for found in scores for n, on in found.items())
+
+
+_SPECIAL = frozenset({Op.DIV, Op.RECIPROCAL, Op.POW, Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG10, Op.LOG1P, Op.SQRT,
+                      Op.RSQRT, Op.TANH, Op.SIGMOID, Op.ERF, Op.SIN, Op.COS, Op.TAN})
+
+
+def _tiles(arch: str, dims: tuple[int, int], short: bool, special: bool) -> Sm90Forward | Sm100Forward:
+    return sm90_tiles(*dims, short, special) if arch == "sm90" else sm100_tiles(*dims, short)
+
+
 # Rows up to which the short tiles take a call: one work tile of each.
 _SHORT_ROWS = {"sm100": 128, "sm90": 64}
 # Work tiles of one CTA from which on an odd number of them is paired too: a CTA in 33 at most has no rows.
@@ -119,17 +138,19 @@ class RowLayout:
 @dataclass(frozen=True)
 class Heads:
     """What of a call decides its RowLayout beside its length. group: query heads a KV head; masked, scored: it has such a graph;
-    told_apart: the kinds of its graphs that depend on the head."""
+    told_apart: the kinds of its graphs that depend on the head; special: `special_functions`."""
 
     group: int = 1
     masked: bool = False
     scored: bool = False
     told_apart: tuple[str, ...] = ()
+    special: bool = False
 
     @staticmethod
     def of(group: int, graphs: tuple[Graph, ...]) -> "Heads":
         kinds = [g.kind for g in graphs]
-        return Heads(group, "mask" in kinds, "score" in kinds, tuple(g.kind for g in graphs if g.uses(Op.H)))
+        by_head = tuple(g.kind for g in graphs if g.uses(Op.H))
+        return Heads(group, "mask" in kinds, "score" in kinds, by_head, special_functions(graphs))
 
 
 @lru_cache(maxsize=4096)
@@ -142,7 +163,7 @@ def row_layout(arch: str, head_dim: int, head_dim_v: int, heads: Heads, q_len: i
 
     def cost(places: int, tiles_of_rows: int) -> tuple[int, bool]:
         short = q_len * places <= short_rows
-        rows = short_rows if short else _TILES[arch](head_dim, head_dim_v).rows
+        rows = short_rows if short else _tiles(arch, (head_dim, head_dim_v), False, heads.special).rows
         return tiles_of_rows * -(-q_len * places // rows) * (rows + _ITEM_ROWS), short
 
     plain, short = cost(1, heads.group)
@@ -199,7 +220,7 @@ def plan_forward(arch: str, dtype: DType, head_dim: int, head_dim_v: int, graphs
     elif layout.pair:
         tiles = sm100_pair(head_dim, head_dim_v)
     else:
-        tiles = _TILES[arch](head_dim, head_dim_v, layout.short)
+        tiles = _tiles(arch, (head_dim, head_dim_v), layout.short, special_functions(graphs))
     if precise and isinstance(tiles, Sm100Forward):
         tiles = replace(tiles, software_exp=0)
     texts = {g.kind: show(simplify(g)) for g in graphs}

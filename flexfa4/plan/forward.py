@@ -147,8 +147,9 @@ class Sm100Forward:
 @dataclass(frozen=True)
 class Sm90Forward:
     """The Hopper forward: a scheduler warp, a producer warp, and consumer warpgroups of 64 rows each whose products and softmax
-    overlap. q_stages: query tiles in shared memory; with two, the next work tile's loads and its first product begins while this
-    one is worked on; with three it loads while the output of the one before still waits in its place. rescale_tau: how far the
+    overlap. q_stages: query tiles in shared memory; with one, the next work tile's loads when the last product of scores is done,
+    and the output goes out of registers; with two, its first product begins while this one is worked on, and the output takes
+    the place of the queries; with three it loads while the output of the one before still waits there. rescale_tau: how far the
     row maximum may move (in log2) before O is rescaled. turns: the warpgroups take turns at issuing products. own_p: P of a tile
     has registers beside those that the product of the tile before reads, so that the two overlap; otherwise that product is
     issued, and ends, before the scores of the tile.
@@ -186,8 +187,8 @@ class Sm90Forward:
 
     @property
     def row_columns(self) -> int:
-        """What a query row has room for: its output takes its place, and must not reach the next warpgroup's queries."""
-        return max(self.head_dim, self.head_dim_v)
+        """What a query row has room for: its output may take its place, and must not reach the next warpgroup's queries."""
+        return max(self.head_dim, self.head_dim_v) if self.out_over_q else self.head_dim
 
     @property
     def threads(self) -> int:
@@ -207,14 +208,25 @@ class Sm90Forward:
         return sm90_forward_barriers(self.consumers, self.kv_stages, self.q_stages)
 
     @property
+    def out_over_q(self) -> bool:
+        """Whether the output goes through shared memory, in the place of the queries it was made of."""
+        return self.q_stages > 1
+
+    @property
+    def slots(self) -> int:
+        """Places for work tiles that the consumers are told of: one a query tile, two at least."""
+        return max(2, self.q_stages)
+
+    @property
     def smem(self) -> tuple[Buffer, ...]:
+        out = [Buffer("out", self.rows * self.head_dim_v * HALF_BYTES, self.q_stages, aliases="q")] if self.out_over_q else []
         return (
             Buffer("q", self.rows * self.row_columns * HALF_BYTES, self.q_stages),
             Buffer("k", self.kv_tile * self.head_dim * HALF_BYTES, self.kv_stages),
             Buffer("v", self.kv_tile * self.head_dim_v * HALF_BYTES, self.kv_stages),
-            Buffer("out", self.rows * self.head_dim_v * HALF_BYTES, self.q_stages, aliases="q"),
+            *out,
             Buffer("barriers", MBARRIER_BYTES, sum(b.count for b in self.barriers)),
-            Buffer("work tile", WORK_TILE_BYTES, self.q_stages + 1),
+            Buffer("work tile", WORK_TILE_BYTES, self.slots + 1),
         )
 
 

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Boolean, Float32, Int32
 from cutlass.cute.nvgpu import cpasync, warp
+
+from flexfa4.emit.values import select
 
 from ..barriers import Ring, Turn
 from ..carried import Fixed
@@ -56,35 +58,60 @@ def store_out(sink: Sink, fragment: cute.Tensor, item: WorkItem, first: Int32, t
 def settle(ring: Ring, turn: Turn):
     """Gives a query tile back whose place O took, when TMA has read it."""
     cute.arch.cp_async_bulk_wait_group(0, read=True)
-    # All lanes have read the item.
+    give_back(ring, turn)
+
+
+@cute.jit
+def give_back(ring: Ring, turn: Turn):
+    """By a warp of which all lanes have read the item."""
     cute.arch.sync_warp()
     ring.release(turn)
 
 
 @cute.jit
-def store_rows(out: cute.Tensor, packing: Packing, fragment: cute.Tensor, item: WorkItem, rows: list, end: Int32, column: Int32):
-    """Those of this thread's rows that exist before query `end`, of normalised O [2 rows, n columns], without TMA: the queries
-    from there on are another item's. out: [B, H, S, Dv]; rows: in the head's matrix; column: this thread's first."""
-    offsets = column_offsets(4 * cute.size(fragment, mode=[1]))
+def store_rows(out: cute.Tensor, packing: Packing, fragment: cute.Tensor, item: WorkItem, rows: list, end: Int32, thread: Int32):
+    """Those of this thread's rows that exist before query `end`, of normalised O [2 rows, n columns], out of registers. out:
+    [B, H, S, Dv]; rows: in the head's matrix. Of every 16 columns a thread holds two pairs, 8 apart; with its neighbour it makes
+    four columns in a row of them, so that a quad writes whole sectors of 32 bytes."""
+    odd, column = Boolean(thread % 2 == 1), thread % 2 * 8 + thread % 4 // 2 * 4
+    groups = cute.size(fragment, mode=[1]) // 4
     for i in cutlass.range_constexpr(len(rows)):
+        words = [_four(fragment, i, 4 * m, odd, out.element_type) for m in range(groups)]
         if packing.exists(rows[i], end):
             row = out[item.batch, packing.head(item.head, rows[i]), packing.query(rows[i]), None]
-            left = out.shape[3] - column
-            for j in cutlass.range_constexpr(0, len(offsets), 2):
-                word = packed(fragment[i, j], fragment[i, j + 1], out.element_type)
-                cute.arch.inline_ptx(_STORE.format(most=offsets[j] + 1, bytes=2 * offsets[j]),
-                                     read_only_args=[row.iterator + column, word, left])
+            for m in cutlass.range_constexpr(groups):
+                # Head dims are padded to 16: columns are missing in the last group only.
+                if cutlass.const_expr(m < groups - 1):
+                    cute.arch.inline_ptx(_STORE.format(bytes=32 * m), read_only_args=[row.iterator + column, *words[m]])
+                else:
+                    left = out.shape[3] - column - 16 * m
+                    cute.arch.inline_ptx(_STORE_LAST.format(bytes=32 * m, more=32 * m + 4),
+                                         read_only_args=[row.iterator + column, *words[m], left])
 
 
-# Two neighbours, of which none, one or both are columns that exist: {$r2} are left from the first of the thread on.
-_STORE = """{{
-.reg .pred both, one;
-.reg .b16 first, second;
-setp.gt.s32 both, {{$r2}}, {most};
-setp.eq.s32 one, {{$r2}}, {most};
-mov.b32 {{first, second}}, {{$r1}};
-@both st.global.b32 [{{$r0}}+{bytes}], {{$r1}};
+def _four(fragment: cute.Tensor, i: int, j: int, odd: Boolean, element: type) -> tuple[Int32, Int32]:
+    """Four neighbours of row i in two words. The thread holds pairs j, j + 1 and j + 2, j + 3 of it; it keeps the first of them
+    where it is even in its quad, and swaps the other with its neighbour."""
+    a, b = packed(fragment[i, j], fragment[i, j + 1], element), packed(fragment[i, j + 2], fragment[i, j + 3], element)
+    other = cute.arch.shuffle_sync_bfly(select(odd, a, b, Int32), offset=1)
+    return select(odd, other, a, Int32), select(odd, b, other, Int32)
+
+
+_STORE = "st.global.v2.b32 [{{$r0}}+{bytes}], {{{{$r1}}, {{$r2}}}};"
+# Of four neighbours {$r3} are columns that exist.
+_STORE_LAST = """{{
+.reg .pred all, two, one, three;
+.reg .b16 first, third, unused;
+setp.ge.s32 all, {{$r3}}, 4;
+setp.eq.s32 one, {{$r3}}, 1;
+setp.eq.s32 three, {{$r3}}, 3;
+setp.eq.or.s32 two, {{$r3}}, 2, three;
+mov.b32 {{first, unused}}, {{$r1}};
+mov.b32 {{third, unused}}, {{$r2}};
+@all st.global.v2.b32 [{{$r0}}+{bytes}], {{{{$r1}}, {{$r2}}}};
+@two st.global.b32 [{{$r0}}+{bytes}], {{$r1}};
 @one st.global.b16 [{{$r0}}+{bytes}], first;
+@three st.global.b16 [{{$r0}}+{more}], third;
 }}"""
 
 

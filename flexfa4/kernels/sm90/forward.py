@@ -19,8 +19,8 @@ from ..hooks import Hooks, RowHooks
 from ..packing import Packing, head_matrix, heads_together
 from ..walk import UNSPLIT, Grid, Place, Walk, WorkItem, next_index, place_of, start_walk, work_item
 from .consumer import Columns, Products, Rota, begin_item, border, end_of_item, first_tile, later_tiles, pass_over
-from .epilogue import FIRST_GROUP_BARRIER, Sink, settle, store_lse, store_out, store_part, store_rows
-from .load import Loader, Source, load_item
+from .epilogue import FIRST_GROUP_BARRIER, Sink, give_back, settle, store_lse, store_out, store_part, store_rows
+from .load import Loader, Source, load_item, slot_of
 from .shapes import GROUP_ROWS, GROUP_THREADS, ROW_OFFSETS, Shapes, column_offsets, coordinates, rows_and_columns, transposed
 from .softmax import OnlineSoftmax, scale_rows
 
@@ -64,17 +64,17 @@ class Reader(Fixed):
     def look(self, turn: Turn) -> tuple[Boolean, Boolean]:
         """Waits for the item of a turn. Returns (there is one, this warpgroup has rows and keys in it)."""
         self.ring.wait(turn)
-        busy, _, place, walk = self.slots.read(turn.index, None, self.plan.q_tile, self.lengths)
+        busy, _, place, walk = self.slots.read(slot_of(turn), None, self.plan.q_tile, self.lengths)
         begins = busy & walk.valid
         if self.placed:
             begins = begins & Boolean(first_query(place, self.group, self.plan) < place.q_end)
         return busy, begins
 
     def item(self, turn: Turn) -> tuple[WorkItem, Place, Walk]:
-        return self.slots.read(turn.index, self.spans, self.plan.q_tile, self.lengths)[1:]
+        return self.slots.read(slot_of(turn), self.spans, self.plan.q_tile, self.lengths)[1:]
 
     def where(self, turn: Turn) -> tuple[WorkItem, Place]:
-        return self.slots.read(turn.index, None, self.plan.q_tile, self.lengths)[1:3]
+        return self.slots.read(slot_of(turn), None, self.plan.q_tile, self.lengths)[1:3]
 
 
 class Forward:
@@ -103,7 +103,7 @@ class Forward:
                     cute.ceil_div(k.shape[2], t.kv_tile), packing.heads)
         count = lists.work.shape[0] if cutlass.const_expr(lists.work is not None) else grid.q_tiles * grid.heads * q.shape[0]
         maps = (q_atom, q_tma), (k_atom, k_tma), (v_atom, v_tma), (out_atom, out_tma)
-        rows = out if cutlass.const_expr(self.signature.placed) else None
+        rows = out if cutlass.const_expr(self.signature.placed or not t.out_over_q) else None
         self.kernel(maps, (rows, lse), scale, lists, grid, Int32(count), Values(captures, slots)).launch(
             grid=(workers, 1, 1), block=(t.threads, 1, 1), stream=stream, min_blocks_per_mp=1)
 
@@ -128,7 +128,7 @@ class Forward:
             cute.arch.setmaxregister_decrease(t.registers[1])
             work = Ring.of(pointers, "work", 0)
             if warp == 0:
-                self.produce(Loader(packing, *sources, *rings, slots, t.q_stages, t.consumers), work, lists.spans, grid)
+                self.produce(Loader(packing, *sources, *rings, slots, t.slots, t.consumers), work, lists.spans, grid)
             elif warp == 1:
                 self.schedule(work, slots, lists, grid, count, Int32(sources[1].tensor.shape[0]))
         else:
@@ -142,7 +142,7 @@ class Forward:
         """Reads what the next work item is while the others work, so that nobody waits for the lists in global memory, where each
         word says where to find the next. It draws when the producer asks for more (`load_item`): early enough to hide that, and
         not earlier, because an item that waits in one CTA is not there for another one that has nothing to do."""
-        plan, given = self.signature.plan, Int32(self.tiles.q_stages)
+        plan, given = self.signature.plan, Int32(self.tiles.slots)
         index, turn = cute.arch.block_idx()[0], Turn.first(1)
         while index < count:
             item = work_item(index, lists.work, grid)
@@ -166,13 +166,12 @@ class Forward:
         busy = Boolean(True)
         while busy:
             work.wait(work_turn)
-            busy, item, place, walk = loader.slots.read(Int32(self.tiles.q_stages), spans, self.signature.plan.q_tile,
+            busy, item, place, walk = loader.slots.read(Int32(loader.given), spans, self.signature.plan.q_tile,
                                                         (Int32(0), kv_len))
             loader.announce(q_turn)
             if busy:
                 batch = item.batch if kv_batch > 1 else Int32(0)
-                loader.queries(item, place, q_turn)
-                turn = load_item(loader, work, place, walk, item.head // group, batch, turn)
+                turn = load_item(loader, work, (item, place, walk), (item.head // group, batch), q_turn, turn)
             else:
                 loader.no_more(q_turn)
             q_turn, work_turn = q_turn.next(), work_turn.next()
@@ -188,7 +187,7 @@ class Forward:
         thread = thread_in_cta % GROUP_THREADS
         products = self.products(shapes, shared)
         softmax = OnlineSoftmax(hooks.softmax_scale(ends.scale), t.rescale_tau, hooks.factor() is not None,
-                                lean=self.signature.placed or hooks.walks())
+                                lean=self.signature.placed or hooks.walks() or t.fragment_registers > 200)
         row, column = coordinates(thread)
         apart = tuple(offset // self.signature.plan.pack for offset in ROW_OFFSETS)
         rota = Rota(group, t.consumers if t.turns else 1, FIRST_GROUP_BARRIER + t.consumers, t.own_p)
@@ -206,6 +205,8 @@ class Forward:
             item, place, walk = read.item(q_turn)
             columns = Columns(place.kv_begin + column, t.kv_tile, place.kv_end, apart, self.signature.placed, hooks.hidden())
             rows = self.rows(hooks, ends.packing, item, self.first_row(place, group) + row)
+            if cutlass.const_expr(t.q_stages == 1):
+                give_back(rings[0], q_turn)
             if begins:
                 first_tile(products, rows, columns, softmax, walk, ends.scale)
             if cutlass.const_expr(t.q_stages > 1):
@@ -217,7 +218,7 @@ class Forward:
                     turn = pass_over((rings[1], rings[2]), rota, walk, turn)
                 softmax.of_no_keys()
                 products.out.fill(0.0)
-            sink = self.sink(shapes, shared, ends, products, queries)
+            sink = self.sink(shapes, shared, ends, products, queries) if cutlass.const_expr(t.out_over_q) else None
             follows, next_begins = busy, begins
             if cutlass.const_expr(t.q_stages > 1):
                 follows, next_begins = read.look(after)
@@ -239,7 +240,6 @@ class Forward:
                 if begins:
                     end_of_item(products, (rings[1], rings[2]), rota, softmax, turn)
                 self.close(ends, hooks, products, softmax, sink, read.where(q_turn), thread, group)
-                settle(rings[0], q_turn)
                 follows, next_begins = read.look(after)
                 if next_begins:
                     begin_item(products, (rings[1], rings[2]), after.index * t.consumers + group, turn)
@@ -298,18 +298,24 @@ class Forward:
         """O, by TMA where no other item's rows are among a warpgroup's, and the LSE of a whole item."""
         item, place = where
         first, following = self.first_query(place, group), self.first_query(place, group + 1)
-        if cutlass.const_expr(self.signature.placed):
+        if cutlass.const_expr(not self.tiles.out_over_q):
+            self.store_registers(ends, fragment, where, rows, thread)
+        elif cutlass.const_expr(self.signature.placed):
             if (following <= place.q_end) | (place.q_end == ends.lse.shape[2]):
                 store_out(sink, fragment, item, first, thread, group)
             else:
-                # Lanes part ways here, which ptxas allows beside no product.
-                warpgroup.wait_group(0)
-                values = rows_and_columns(fragment)
-                store_rows(ends.rows, ends.packing, values, item, rows, place.q_end, coordinates(thread)[1])
+                self.store_registers(ends, fragment, where, rows, thread)
         else:
             store_out(sink, fragment, item, first, thread, group)
         warpgroup.wait_group(0)
         store_lse(ends.lse, ends.packing, item, rows, lses, place.q_end, thread)
+
+    @cute.jit
+    def store_registers(self, ends: Ends, fragment: cute.Tensor, where: tuple[WorkItem, Place], rows: list, thread: Int32):
+        item, place = where
+        # Lanes part ways here, which ptxas allows beside no product.
+        warpgroup.wait_group(0)
+        store_rows(ends.rows, ends.packing, rows_and_columns(fragment), item, rows, place.q_end, thread)
 
     def products(self, shapes: Shapes, shared: list) -> Products:
         t = self.tiles

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 from cutlass.cute.nvgpu import cpasync
@@ -34,7 +35,7 @@ class Source(Fixed):
 
 @dataclass(frozen=True)
 class Loader(Fixed):
-    """The producer's part of the kernel. packing: of the queries; slots: of the query tiles, and one that the scheduler fills,
+    """The producer's part of the kernel. packing: of the queries; slots: for the consumers, and one that the scheduler fills,
     which is `given`."""
 
     packing: Packing
@@ -50,13 +51,17 @@ class Loader(Fixed):
 
     def announce(self, turn: Turn) -> None:
         """Hands the consumers what the scheduler found, when the query tile is free; they see it when its barrier completes. Of
-        several tiles they give the last one back before they have taken any (`Forward.consume`): it starts as taken."""
+        several tiles they give the last one back before they have taken any (`Forward.consume`): it starts as taken. One tile is
+        given back when a work item begins (`queries`)."""
         taken = Int32(turn.index == turn.stages - 1) if turn.stages > 1 else Int32(0)
         self.q_ring.wait_empty(replace(turn, phase=turn.phase ^ taken))
-        self.slots.copy(Int32(self.given), turn.index)
+        self.slots.copy(Int32(self.given), slot_of(turn))
 
-    def queries(self, item: WorkItem, place: Place, turn: Turn) -> None:
-        """Loads a work item's query rows, a copy for each warpgroup."""
+    def queries(self, item: WorkItem, place: Place, turn: Turn, last_k: Turn) -> None:
+        """Loads a work item's query rows, a copy for each warpgroup. last_k: of the item before, with whose product the only
+        query tile is free."""
+        if turn.stages == 1:
+            self.k_ring.wait_read(last_k)
         source, shared = self.q.tiles(self.packing, item.head, item.batch, place.q_begin)
         barrier = self.q_ring.full + turn.index
         with cute.arch.elect_one():
@@ -66,6 +71,7 @@ class Loader(Fixed):
             cute.copy(self.q.atom, source[None, group], shared[None, there], tma_bar_ptr=barrier)
 
     def no_more(self, turn: Turn) -> None:
+        """No queries to wait for."""
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(self.q_ring.full + turn.index)
 
@@ -75,14 +81,27 @@ class Loader(Fixed):
         cute.copy(which.atom, source[None, tile], shared[None, turn.index], tma_bar_ptr=barrier)
 
 
+def slot_of(turn: Turn) -> Int32:
+    """Where the consumers read of the work item of a query tile's turn. One tile's turns take two slots: it is loaded while the
+    item before ends."""
+    return turn.index if turn.stages > 1 else turn.phase
+
+
 @cute.jit
-def load_item(loader: Loader, work: Ring, place: Place, walk: Walk, kv_head: Int32, kv_batch: Int32, turn: Turn) -> Turn:
-    """K of a tile goes out before V of the tile before it: the consumers want it first. Asks for the next work item before it
-    waits for the last K's stage. Returns the next free stage."""
-    k_tiles = loader.k.tiles(UNPACKED, kv_head, kv_batch, place.kv_begin)
-    v_tiles = loader.v.tiles(UNPACKED, kv_head, kv_batch, place.kv_begin)
+def load_item(loader: Loader, work: Ring, given: tuple[WorkItem, Place, Walk], kv_heads: tuple[Int32, Int32], q_turn: Turn,
+              turn: Turn) -> Turn:
+    """The queries of an item with keys, and its keys and values: the first K comes first where the queries' place may be taken
+    longer than its stage, and K of a tile before V of the tile before it, because the consumers want it first. Asks for the next
+    work item before it waits for the last K's stage. kv_heads: head and batch of K and V. Returns the next free stage."""
+    item, place, walk = given
+    k_tiles = loader.k.tiles(UNPACKED, *kv_heads, place.kv_begin)
+    v_tiles = loader.v.tiles(UNPACKED, *kv_heads, place.kv_begin)
+    if cutlass.const_expr(q_turn.stages > 1):
+        loader.queries(item, place, q_turn, turn)
     if walk.valid:
         loader.fill(loader.k, k_tiles, loader.k_ring, walk.tile, turn)
+        if cutlass.const_expr(q_turn.stages == 1):
+            loader.queries(item, place, q_turn, turn.before())
         v_tile, v_turn = walk.tile, turn
         walk, turn = walk.next(), turn.next()
         if ~walk.valid:
@@ -98,4 +117,6 @@ def load_item(loader: Loader, work: Ring, place: Place, walk: Walk, kv_head: Int
         loader.fill(loader.v, v_tiles, loader.v_ring, v_tile, v_turn)
     else:
         work.release(Turn.first(1))
+        if cutlass.const_expr(q_turn.stages == 1):
+            loader.no_more(q_turn)
     return turn

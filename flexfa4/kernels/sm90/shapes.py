@@ -39,8 +39,8 @@ class Shapes(Fixed):
 
     @cached_property
     def q(self):
-        """[64, D, stages * consumers]: each warpgroup's rows are its own stretch, which its output takes over and which has room
-        for that."""
+        """[64, D, stages * consumers]: each warpgroup's rows are its own stretch, which its output may take over and then has
+        room for."""
         count = self.tiles.q_stages * self.tiles.consumers
         queries = self._rows(GROUP_ROWS, self.tiles.head_dim, count)
         if not self.wider_rows:
@@ -92,7 +92,7 @@ class Shapes(Fixed):
         """(mbarriers, work items, q, k, v) in shared memory."""
         memory = cutlass.utils.SmemAllocator()
         barriers = memory.allocate_array(cutlass.Int64, sum(b.count for b in self.tiles.barriers))
-        slots = cute.make_layout((self.tiles.q_stages + 1, WORDS), stride=(WORDS, 1))
+        slots = cute.make_layout((self.tiles.slots + 1, WORDS), stride=(WORDS, 1))
         items = memory.allocate_tensor(Int32, slots, WORK_TILE_BYTES)
 
         def tensor(layout):
