@@ -80,27 +80,38 @@ def in_turns(head_dim: int, head_dim_v: int) -> bool:
     return pad(head_dim) == pad(head_dim_v) == 96
 
 
+# (stages of K and V, query tiles): with two or three query tiles where they fit.
+_SM90_STAGES = ((2, 3), (2, 2), (2, 1))
 # consumers, kv_tile, registers, own_p: three warpgroups of 64 rows where O is narrow enough for 160 registers a thread.
 _SM90_CHOICES = ((3, 128, (160, 32), False), (2, 128, (240, 24), True), (2, 80, (240, 24), True), (1, 64, (256, 24), True))
-# Where a score takes special functions beside its exponential: a third warpgroup keeps their unit busy while the others wait for
-# products. Of the scores of 80 keys its registers hold enough up to D = 128.
-_SM90_SPECIAL_CHOICES = (_SM90_CHOICES[0], (3, 80, (160, 32), False), *_SM90_CHOICES[1:])
+# Up to D = 128, where a score takes special functions beside its exponential: a third warpgroup keeps their unit busy while the
+# others wait for products, with as many keys a tile as its registers hold the scores of.
+_SM90_SPECIAL = (3, 80, (160, 32), False)
 # For few rows: one warpgroup, so that the rows that no query has cost little, and stages to keep the memory busy.
 _SM90_SHORT_CHOICES = ((1, 128, (256, 24), True), (1, 80, (256, 24), True), (1, 64, (256, 24), True))
+_SM90_SHORT_STAGES = ((4, 1), (3, 1), (2, 1))
 
 
 def sm90_tiles(head_dim: int, head_dim_v: int, short: bool = False, special: bool = False) -> Sm90Forward:
-    """The widest choice whose fragments fit in registers and whose stages fit in shared memory, with two or three query tiles
-    where they fit too; BudgetError where none does. short: for few rows; special: `special_functions`."""
-    choices = _SM90_SHORT_CHOICES if short else _SM90_SPECIAL_CHOICES if special else _SM90_CHOICES
-    for consumers, kv_tile, registers, own_p in choices:
-        for kv_stages, q_stages in ((4, 1), (3, 1), (2, 1)) if short else ((2, 3), (2, 2), (2, 1)):
+    """The widest choice whose fragments fit in registers and whose stages fit in shared memory, with as many of those as fit;
+    BudgetError where none does. short: for few rows; special: `special_functions`."""
+    dims, last = (pad(head_dim), pad(head_dim_v)), None
+    for choice, stages in _sm90_choices(short, special):
+        consumers, kv_tile, registers, own_p = choice
+        for kv_stages, q_stages in stages:
             try:
-                return Sm90Forward(pad(head_dim), pad(head_dim_v), consumers, kv_tile, kv_stages, registers, q_stages,
-                                   own_p=own_p)
+                return Sm90Forward(*dims, consumers, kv_tile, kv_stages, registers, q_stages, own_p=own_p)
             except BudgetError as error:
                 last = error
     raise last
+
+
+def _sm90_choices(short: bool, special: bool) -> list[tuple]:
+    """(a choice, its stages), the best first."""
+    if short:
+        return [(choice, _SM90_SHORT_STAGES) for choice in _SM90_SHORT_CHOICES]
+    widest, *others = ((choice, _SM90_STAGES) for choice in _SM90_CHOICES)
+    return [widest, *([(_SM90_SPECIAL, ((3, 2), *_SM90_STAGES))] if special else []), *others]
 
 
 def special_functions(graphs: tuple[Graph, ...]) -> bool:

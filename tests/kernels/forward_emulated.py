@@ -343,6 +343,8 @@ CASES = [
     Case("D=256, items of a tile and of none", (700, 300), (1, 1), (256, 250), mask_mod=upper_half, workers=1, runs=6),
     Case("D=256, documents", heads=(1, 1), dims=(256, 255), **documents(130, 1, 255, 70, more=mods.causal_mask), workers=2,
          runs=6),
+    Case("a cap, items in turn", (600, 700), (2, 1), score_mod=mods.tanh_softcap(2.0), mask_mod=mods.causal_mask, ordered=True,
+         workers=2),
     Case("D=40", dims=(40, 40)),
     Case("D=31, 17", dims=(31, 17)),
     Case("D=64, 128", (300, 200), dims=(64, 128), workers=1),

@@ -46,6 +46,25 @@ def by_head(kind: str) -> Graph:
     return Graph(kind, equal if kind == "mask" else node(Op.WHERE, (equal, SCORE, node(Op.NEG, (SCORE,), DType.F32)), DType.F32))
 
 
+def test_scores_with_special_functions_take_three_warpgroups_on_sm90():
+    def warpgroups(value, dim=128):
+        tiles = plan_forward("sm90", DType.BF16, dim, dim, (Graph("score", value, (), ()),)).tiles
+        return tiles.consumers, tiles.kv_tile, tiles.kv_stages
+
+    row = node(Op.TANH, (node(Op.CAST, (Q,), DType.F32),), DType.F32)
+    assert warpgroups(node(Op.TANH, (SCORE,), DType.F32)) == (3, 80, 3)
+    assert warpgroups(node(Op.MUL, (SCORE, row), DType.F32)) == warpgroups(SCORE) == (2, 128, 2)
+    assert warpgroups(node(Op.TANH, (SCORE,), DType.F32), 64) == warpgroups(SCORE, 64) == (3, 128, 2)
+    assert warpgroups(node(Op.TANH, (SCORE,), DType.F32), 256) == warpgroups(SCORE, 256) == (2, 80, 2)
+
+
+def test_one_query_tile_stores_out_of_registers():
+    for dim in (64, 128, 256):
+        tiles = plan_forward("sm90", DType.BF16, dim, dim).tiles
+        assert tiles.out_over_q == any(b.name == "out" for b in tiles.smem) == (dim < 256)
+        assert next(b.count for b in tiles.smem if b.name == "work tile") == 1 + max(2, tiles.q_stages)
+
+
 def test_the_key_holds_neither_lengths_nor_literal_values():
     keys = {
         plan_forward("sm100", DType.BF16, 128, 128, (window(),), lengths=lengths, literals=literals).compile_key()
