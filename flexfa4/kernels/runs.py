@@ -82,8 +82,9 @@ def runs_from(walk: Walk, whole_tiles: Int32, half: Int32 | None = None) -> Runs
     """Where a walk begins. whole_tiles: how many tiles of the sequence have all their keys; half: of `Runs`."""
     row = Runs(
         walk.valid, walk.tile, walk.stop, walk.valid, walk.stop, walk.kind, walk.limit, whole_tiles, walk.run, walk.last_run,
-        walk.next_begin, walk.next_stop, walk.next_kind, walk.runs, half,
+        runs=walk.runs, half=half,
     )  # fmt: skip
+    row = row if walk.runs is None else row.read_ahead()
     first = row.at(walk.tile, walk.stop, walk.kind)
     return replace(first, valid=first.valid & walk.valid)
 
