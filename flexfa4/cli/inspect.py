@@ -22,6 +22,7 @@ from ..plan.roofline import TENSOR_CORE, clocks, shared_memory
 from ..schedule import CostModel, Work, lower_bound, make_schedule, makespan, natural_order, section_kv_heads
 from ..sparsity import BlockMask, Kind, Spans, create_block_mask
 from ..sparsity.draw import picture as tile_map
+from ..sparsity.halves import tiles_seen
 from ..sparsity.work_spans import INSIDE, WorkSpans
 from ..trace import trace
 from . import target, words
@@ -119,8 +120,21 @@ def tiles(mask: BlockMask) -> str:
     return (
         f"{q_len:,} queries x {kv_len:,} keys in tiles of {TILE} x {TILE}, as scheduled below: {shares}; "
         f"{len(spans.runs):,} spans, {spans.nbytes:,} bytes\n"
-        f"{_documents(mask)}"
+        f"{_documents(mask)}{_halves(mask)}"
         f"map in tiles of its own, {2 * size} queries x {size} keys each (# full, + partial, . empty):\n\n{drawn}"
+    )
+
+
+def _halves(mask: BlockMask) -> str:
+    """What the two query tiles of a Blackwell work tile save by skipping key tiles apart; nothing where there is one."""
+    if mask.shape[2] <= TILE:
+        return ""
+    spans = [mask.work_spans(2 * TILE, TILE, halved) for halved in (False, True)]
+    (together, _), (apart, hidden) = (tiles_seen(s.runs.numpy(), halved) for s, halved in zip(spans, (False, True)))
+    saved = f"{1 - apart / together:.1%} less" if apart < together else "no less"
+    return (
+        f"on sm100 the two query tiles of a work tile skip key tiles apart: {len(spans[1].runs):,} spans, {apart:,} tiles of "
+        f"{TILE} x {TILE}, {hidden:,} of them partial; {saved} than the {together:,} of work tiles of {2 * TILE} queries\n"
     )
 
 

@@ -10,9 +10,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from .spans import Spans, run_type
+from .spans import Kind, Spans, run_type
 
 _BITS = 2  # of a kind
+_KIND = (1 << _BITS) - 1
 
 
 def halved(spans: Spans) -> Spans:
@@ -21,6 +22,17 @@ def halved(spans: Spans) -> Spans:
     mask, tile = np.divmod(np.arange(spans.rows), max(1, spans.q_tiles))
     row_ptr, runs = paired(spans.row_ptr.numpy(), spans.compact.numpy(), mask * whole.q_tiles + tile // 2, tile % 2, whole.rows)
     return replace(whole, row_ptr=torch.from_numpy(row_ptr), compact=torch.from_numpy(runs.astype(run_type(spans.columns))))
+
+
+def tiles_seen(runs: np.ndarray, apart: bool) -> tuple[int, int]:
+    """Of runs [n, 3] of work tiles of two halves: tiles of half the rows that both work on together, and those of them in which
+    keys are hidden. apart: kinds tell the halves apart; otherwise both work on all of them."""
+    begin, end, kind = runs.astype(np.int64).T
+    seen = hidden = 0
+    for own in (kind & _KIND, kind >> _BITS) if apart else (kind, kind):
+        seen += int((end - begin)[own != Kind.EMPTY].sum())
+        hidden += int((end - begin)[(own != Kind.EMPTY) & (own != Kind.FULL)].sum())
+    return seen, hidden
 
 
 def paired(row_ptr: np.ndarray, runs: np.ndarray, row: np.ndarray, side: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:

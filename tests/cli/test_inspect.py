@@ -111,6 +111,15 @@ def test_documents(inspect):
     assert "labels" not in text
 
 
+def test_query_tiles_that_skip_apart(inspect):
+    # Of 8 work tiles of 256 queries, number j sees 2j + 2 tiles of keys; its upper half one less. The diagonal is partial.
+    text = inspect("causal", "--q-len", "2048")[1]
+    assert "136 tiles of 128 x 128, 16 of them partial; 5.6% less than the 144 of work tiles of 256 queries" in text
+    # 1 + 2 + 3, 1 + 2 and 1 + 2 + 3 + 4 tiles of documents of 300, 200 and 500; by pairs 2 * (2 + 3), 2 * 2 and 2 * (2 + 4)
+    assert "19 tiles of 128 x 128, 9 of them partial; 26.9% less than the 26 of" in inspect("packed", "--q-len", "1000")[1]
+    assert "skip key tiles apart" not in inspect("causal", "--q-len", "128")[1]
+
+
 def test_text_map(inspect):
     _, text, _ = inspect("causal", "--q-len", "64", "--kv-len", "96")
     rows = [line.strip() for line in text.splitlines() if set(line.strip()) <= set("#+.") and line.strip()]
