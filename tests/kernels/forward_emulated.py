@@ -243,6 +243,21 @@ def one_key_above(score, b, h, q, kv):
     return torch.where(kv == 3, score, score - 1000.0)
 
 
+def far_below(score, b, h, q, kv):
+    """Masked by numbers: rows of which all that is seen is at -1e10 or at the least float, rows with keys at both and above."""
+    least = torch.where(q % 3 == 0, -1e10, torch.finfo(torch.float32).min)
+    return torch.where((kv < 140) & (q % 5 == 0) | (q % 7 == 0), score.float(), least)
+
+
+def far_above(score, b, h, q, kv):
+    """Steps between tiles, and within them, up to what float32 holds in log2."""
+    return score.float() + torch.where(q % 2 == 0, 1e10, 2e38) * torch.where(kv % 64 == q % 64, 1.0, -1.0)
+
+
+def far_slopes(score, b, h, q, kv):
+    return score.float() - 1e9 * (q - kv) ** 2 + 1e9 * q
+
+
 def compared(b, h, q, kv):
     """Comparisons of positions in both directions, their logic, and numbers that belong to the row alone."""
     near = (kv > q - 60) & (kv - 40 <= q) & ~(kv == q - 1)
@@ -403,8 +418,12 @@ CASES += [
     Case("split, documents", heads=(1, 1), **documents(900, 3, 140, more=mods.causal_mask), split_over=20),
     Case("split, parts without keys", (200, 2000), (1, 1), (128, 40), mask_mod=seldom, split_over=6),
 ]
-
-
+if KERNEL == "sm90":
+    CASES += [
+        Case("far below", (200, 420), score_mod=far_below, mask_mod=mods.causal_bottom_right(200, 420), dtype=torch.float16),
+        Case("far above", (200, 420), score_mod=far_above, dims=(64, 64)),
+        Case("far slopes", (200, 420), score_mod=far_slopes, dims=(64, 64), runs=2),
+    ]
 
 def by_column(out, lse, b, h, q, d):
     return out * COLUMN_SCALE[d] - 0.01 * lse.clamp(min=-10.0)

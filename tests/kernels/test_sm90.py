@@ -30,4 +30,6 @@ def test_forward_agrees_with_float64(share):
     assert len(rows) >= 20
     for row in rows:
         assert row["launches"] == (2 if row["case"].startswith("split") else 1) and row["findings"] == [], row
-        assert row["out"] <= OUT_TOLERANCE[row["half"]] * row["largest"] and row["lse"] <= LSE_TOLERANCE, row
+        # Of scores far from 0 float32 keeps 22 bits.
+        lse = LSE_TOLERANCE + (2.0**-22 * row["largest_lse"] if row["case"].startswith("far") else 0.0)
+        assert row["out"] <= OUT_TOLERANCE[row["half"]] * row["largest"] and row["lse"] <= lse, row

@@ -194,7 +194,11 @@ def first_tile(products: Products, rows: RowHooks, columns: Columns, softmax: On
     """P of a work item's first tile, whose S is in `products.first`."""
     scores = rows_and_columns(products.first)
     edit(rows, columns, scores, walk, scale)
-    softmax.first(scores, rows.added(columns.of(walk.tile)[0], columns.area), PackedP.of(products.p))
+    added, p = rows.added(columns.of(walk.tile)[0], columns.area), PackedP.of(products.p)
+    if softmax.begin(scores, added):
+        softmax.first(scores, added, p, True)
+    else:
+        softmax.first(scores, added, p, False)
 
 
 @cute.jit

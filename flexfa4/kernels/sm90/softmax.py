@@ -17,6 +17,10 @@ from ..hooks import LN_2
 ROWS = 2
 # The four threads of a quad hold the columns of the same two rows.
 QUAD = (1, 2)
+# A top from which on (in log2, either sign) its rounding moves exponents by more than 2.
+FAR = 2.0**25
+# The least float, which masks by numbers write.
+LEAST = -3.4028234663852886e38
 _CONVERT = {BFloat16: "cvt.rn.bf16x2.f32 {$w0}, {$r0}, {$r1};", Float16: "cvt.rn.f16x2.f32 {$w0}, {$r0}, {$r1};"}
 
 
@@ -68,7 +72,11 @@ class OnlineSoftmax(Fixed):
     A tile's exponentials are taken below the top of the tiles before it, without waiting for its own maximum, which takes half as
     long as they do. Their sum tells afterwards whether a score was above top by more than `tau` (log2) or nearly so;
     `move` then takes the maximum and does the tile again. So exponentials reach 2^tau, and the end divides by what was really
-    summed (FlashAttention-4, section 3)."""
+    summed (FlashAttention-4, section 3).
+
+    scale * score - base is rounded once, and base is a rounded product: at the largest score of a row it is 0 but for that rounding,
+    which all exponentials of the row share and the end divides by. Of a top beyond `FAR`, as masks by -1e10 leave it, it would
+    overflow: there the product is rounded as the top's was (`_far`)."""
 
     def __init__(self, scale: Float32, tau: float, signed: bool, lean: bool = False):
         self.scale, self.most, self.signed = scale, 2.0**tau, signed
@@ -88,11 +96,16 @@ class OnlineSoftmax(Fixed):
         self.factors.fill(0.0)
         self.row_sum.fill(-math.inf)
 
-    def first(self, scores: cute.Tensor, added: Added, p: PackedP) -> None:
-        """A row's first tile: P of the scores [2, n] and what is added to them."""
+    def begin(self, scores: cute.Tensor, added: Added) -> Boolean:
+        """The top of a row's first tile: of the scores [2, n] and what is added to them. Returns whether it is far in any row of
+        the warp; `first` follows."""
         for i in range(ROWS):
             self._raise_top(i, self._tile_maximum(scores, added, i))
-        self._exponentials(scores, added, p)
+        return cute.arch.vote_any_sync(self._is_far(0) | self._is_far(1))
+
+    def first(self, scores: cute.Tensor, added: Added, p: PackedP, far: bool) -> None:
+        """P of a row's first tile."""
+        self._exponentials(scores, added, p, far)
         for i in range(ROWS):
             self.row_sum[i] = self.tile_sum[i]
 
@@ -101,7 +114,8 @@ class OnlineSoftmax(Fixed):
         self._exponentials(scores, added, p)
         far = Boolean(False)
         for i in range(ROWS):
-            far = far | (self.tile_sum[i] > self.most) | (self.top[i] == -math.inf)
+            # A top of -inf, where no key was seen, is as far.
+            far = far | (self.tile_sum[i] > self.most) | (_magnitude(self.top[i]) >= FAR)
         return cute.arch.vote_any_sync(far)
 
     def move(self, scores: cute.Tensor, added: Added, p: PackedP) -> None:
@@ -112,7 +126,7 @@ class OnlineSoftmax(Fixed):
             # Where a row has seen no key yet its sum and its O are 0, and so is the factor.
             self.factors[i] = cute.math.exp2(before - self.base(i), fastmath=True)
             self.row_sum[i] = self.row_sum[i] * self.factors[i]
-        self._exponentials(scores, added, p)
+        self._exponentials(scores, added, p, True)
 
     def add(self) -> None:
         for i in range(ROWS):
@@ -122,17 +136,37 @@ class OnlineSoftmax(Fixed):
         """In log2."""
         columns = range(cute.size(scores, mode=[1]))
         if not added.begin and not self.signed:
-            return _across_quad(_reduced([scores[i, j] for j in columns], cute.arch.fmax), cute.arch.fmax) * self.scale
+            score = _across_quad(_reduced([scores[i, j] for j in columns], cute.arch.fmax), cute.arch.fmax)
+            return self._product(score)
         row = [scores[i, j] * self.scale + (added.at(i, j) if added.begin else 0.0) for j in columns]
         return _across_quad(_reduced(row, cute.arch.fmax), cute.arch.fmax)
 
-    def _exponentials(self, scores: cute.Tensor, added: Added, p: PackedP) -> None:
-        """P and `tile_sum`. Pairs are added up one after the other: a tree would keep them in registers."""
+    def _product(self, score: Float32) -> Float32:
+        """A score in log2, rounded; not -inf where the score is not."""
+        value = _times(score, self.scale)
+        return select((value == -math.inf) & (score > -math.inf), Float32(LEAST), value, Float32)
+
+    def _is_far(self, i: int) -> Boolean:
+        return Boolean(_magnitude(self.base(i)) >= FAR)
+
+    def _far(self, i: int, score: Float32, below: Float32, added: Float32 | None) -> Float32:
+        """An exponent, rounded as the top of its row was where that is far. below: what is added, less `base`."""
+        product = self._product(score) if added is None else score * self.scale + added
+        return select(self._is_far(i), product - self.base(i), score * self.scale + below, Float32)
+
+    def _exponentials(self, scores: cute.Tensor, added: Added, p: PackedP, far: bool = False) -> None:
+        """P and `tile_sum`. Pairs are added up one after the other: a tree would keep them in registers. far: whether tops may
+        be."""
         below = added.below([self.base(i) for i in range(ROWS)])
+
+        def value(i: int, j: int) -> Float32:
+            if far:
+                return self._far(i, scores[i, j], below.at(i, j), added.at(i, j) if added.begin else None)
+            return scores[i, j] * self.scale + below.at(i, j)
+
         for pair in range(cute.size(scores, mode=[1]) // 2):
             for i in range(ROWS):
-                columns = 2 * pair, 2 * pair + 1
-                a, b = (cute.math.exp2(scores[i, j] * self.scale + below.at(i, j), fastmath=True) for j in columns)
+                a, b = (cute.math.exp2(value(i, j), fastmath=True) for j in (2 * pair, 2 * pair + 1))
                 p.put(i, pair, a, b)
                 self.tile_sum[i] = a + b if pair == 0 else self.tile_sum[i] + (a + b)
 
@@ -144,12 +178,23 @@ class OnlineSoftmax(Fixed):
             empty = total == 0.0
             self.factors[i] = select(empty, Float32(0.0), cute.arch.rcp_approx(total), Float32)
             lse = (self.top[i] + cute.math.log2(total, fastmath=True)) * LN_2
+            # What `_product` keeps finite.
+            lse = select(self.top[i] == LEAST, self.top[i], lse, Float32)
             self.row_sum[i] = select(empty, Float32(-math.inf), lse, Float32)
 
 
 def _subtracted(top: Float32) -> Float32:
     """A row that has seen no key has the top -inf; subtracting it would give NaN."""
     return select(top == -math.inf, Float32(0.0), top, Float32)
+
+
+def _times(a: Float32, b: Float32) -> Float32:
+    """A product that no addition is fused with."""
+    return cute.arch.inline_ptx("mul.rn.f32 {$w0}, {$r0}, {$r1};", write_only_types=[Float32], read_only_args=[a, b])
+
+
+def _magnitude(value: Float32) -> Float32:
+    return cute.math.absf(value)
 
 
 def _reduced(values: list[Float32], combine) -> Float32:
