@@ -231,8 +231,8 @@ def host(arch: str, name: str) -> dict:
 
 def run(what: str, arch: str, names: list[str], cache: str) -> list[dict]:
     """A measurement of each mod, in one process."""
-    done = subprocess.run([sys.executable, "-W", "ignore", __file__, "--only", what, arch, *names], text=True, capture_output=True,
-                          env={**BYTECODE, "FLEXFA4_KERNEL_CACHE": cache})
+    done = subprocess.run([sys.executable, "-W", "ignore", __file__, "--only", what, arch, *names], text=True,
+                          capture_output=True, env={**BYTECODE, "FLEXFA4_KERNEL_CACHE": cache})
     if done.returncode:
         raise SystemExit(done.stderr)
     return json.loads(done.stdout.splitlines()[-1])

@@ -74,9 +74,9 @@ class OnlineSoftmax(Fixed):
     `move` then takes the maximum and does the tile again. So exponentials reach 2^tau, and the end divides by what was really
     summed (FlashAttention-4, section 3).
 
-    scale * score - base is rounded once, and base is a rounded product: at the largest score of a row it is 0 but for that rounding,
-    which all exponentials of the row share and the end divides by. Of a top beyond `FAR`, as masks by -1e10 leave it, it would
-    overflow: there the product is rounded as the top's was (`_far`)."""
+    scale * score - base is rounded once, and base is a rounded product: at the largest score of a row it is 0 but for that
+    rounding, which all exponentials of the row share and the end divides by. Of a top beyond `FAR`, as masks by -1e10 leave it,
+    it would overflow: there the product is rounded as the top's was (`_far`)."""
 
     def __init__(self, scale: Float32, tau: float, signed: bool, lean: bool = False):
         self.scale, self.most, self.signed = scale, 2.0**tau, signed
