@@ -21,6 +21,7 @@ from forward_rivals import MODS, RIVALS
 from flexfa4 import create_block_mask
 from flexfa4.ir import DType
 from flexfa4.plan import plan_forward
+from flexfa4.trace import bind
 
 SHAPE = (2, 16, 16, 16384)
 BASE = "causal"
@@ -32,8 +33,9 @@ def case_of(mod: str, dim: int) -> Case:
 
 def executed_pairs(case: Case) -> int:
     """Pairs in the tiles that are not empty, of one batch and head."""
-    mask_mod = MODS[case.mod](case).mask_mod
-    tiles = plan_forward("sm90", DType.BF16, case.dim, case.dim_v).tiles
+    mod = MODS[case.mod](case)
+    mask_mod, scores = mod.mask_mod, (bind(mod.score_mod, "score").graph,) if mod.score_mod else ()
+    tiles = plan_forward("sm90", DType.BF16, case.dim, case.dim_v, scores).tiles
     if mask_mod is None:
         return case.length**2
     mask = create_block_mask(mask_mod, None, None, case.length, case.length, device="cuda")
