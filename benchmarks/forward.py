@@ -8,7 +8,8 @@ by CUDA events after as many that are not (the clock follows the power of what r
 samples. Inputs are normal random numbers in bfloat16; the L2 cache is not flushed (inputs and outputs
 are larger than it in all but the short cases). Beside it: host time of a call, time of the first call, memory of a call over its
 inputs (output included), and time to build a mask anew. Shards (`--shard 0/4`) write files of their own; a file that exists is
-loaded, and only what it lacks is measured; `--merge` puts shards together. Writes OUT.json, OUT.md and OUT.svg. Without a GPU it
+loaded, and only cases that it lacks, or that lack one of the rivals, are measured, with all rivals that they had: ratios are of one
+run. `--merge` puts shards together. Writes OUT.json, OUT.md and OUT.svg. Without a GPU it
 says so and measures nothing.
 """
 from __future__ import annotations
@@ -218,6 +219,18 @@ def report(results: list[dict], rivals: list[str]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def rivals_of(known: dict | None, rivals: list[str]) -> list[str]:
+    """Whom a case is to be measured with: those that a result has and those that it lacks; nobody where it lacks none."""
+    had = list(known["rivals"]) if known else []
+    lacks = [r for r in rivals if r not in had]
+    return [r for r in RIVALS if r in had or r in lacks] if lacks else []
+
+
+def columns(results: list[dict], rivals: list[str]) -> list[str]:
+    """The rivals of a table: those asked for, and those that a result has."""
+    return [r for r in RIVALS if r in rivals or any(r in result["rivals"] for result in results)]
+
+
 def ratio(result: dict) -> str:
     others = [row["ms"] for name, row in result["rivals"].items() if name != "flexfa4" and "ms" in row]
     mine = result["rivals"].get("flexfa4", {}).get("ms", math.nan)
@@ -269,7 +282,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.merge:
         found = {r["case"]["name"]: r for file in args.merge for r in json.loads(file.read_text())}
-        write([found[c.name] for c in cases() if c.name in found], args.rivals.split(","), args.out)
+        put_together = [found[c.name] for c in cases() if c.name in found]
+        write(put_together, columns(put_together, args.rivals.split(",")), args.out)
         return
     if not torch.cuda.is_available():
         print("no CUDA device: nothing measured")
@@ -277,19 +291,21 @@ def main() -> None:
     rivals, (shard, shards) = args.rivals.split(","), map(int, args.shard.split("/"))
     path = args.out.with_suffix(".json") if shards == 1 else Path(f"{args.out}_{shard}.json")
     results = json.loads(path.read_text()) if path.exists() else []
-    known, began = {r["case"]["name"] for r in results}, time.monotonic()
+    known, began = {r["case"]["name"]: r for r in results}, time.monotonic()
     wanted = [c for c in cases() if not args.only or any(word in c.name for word in args.only)]
     for case in wanted[shard::shards]:
-        if case.name in known or time.monotonic() - began > args.seconds:
+        all_rivals = rivals_of(known.get(case.name), rivals)
+        if not all_rivals or time.monotonic() - began > args.seconds:
             continue
-        results.append(measure(case, rivals, args.repeats))
+        known[case.name] = measure(case, all_rivals, args.repeats)
+        results = [known[name] for name in dict.fromkeys([r["case"]["name"] for r in results] + [case.name])]
         path.write_text(json.dumps(results, indent=1))
-        print(report(results[-1:], rivals).splitlines()[4], flush=True)
-        for rival, row in results[-1]["rivals"].items():
+        print(report([known[case.name]], all_rivals).splitlines()[4], flush=True)
+        for rival, row in known[case.name]["rivals"].items():
             if "unsupported" in row:
                 print(f"  {rival}: {row['unsupported']}", flush=True)
         torch.cuda.empty_cache()
-    write(results, rivals, path)
+    write(results, columns(results, rivals), path)
 
 
 if __name__ == "__main__":
