@@ -8,8 +8,8 @@ by CUDA events after as many that are not (the clock follows the power of what r
 samples. Inputs are normal random numbers in bfloat16; the L2 cache is not flushed (inputs and outputs
 are larger than it in all but the short cases). Beside it: host time of a call, time of the first call, memory of a call over its
 inputs (output included), and time to build a mask anew. Shards (`--shard 0/4`) write files of their own; a file that exists is
-loaded, and only cases that it lacks, or that lack one of the rivals, are measured, with all rivals that they had: ratios are of one
-run. `--merge` puts shards together. Writes OUT.json, OUT.md and OUT.svg. Without a GPU it
+loaded, and only cases that it lacks, or that lack one of the rivals, are measured, with all rivals that they had: ratios are of
+one run. `--merge` puts shards together. Writes OUT.json, OUT.md and OUT.svg. Without a GPU it
 says so and measures nothing.
 """
 from __future__ import annotations
