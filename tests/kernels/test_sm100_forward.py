@@ -19,7 +19,7 @@ QUICK += ("split, parts without keys", "packed 8 x 17", "split, packed, some que
 QUICK += ("bias on a grid", "NaN where hidden", "bias of the distance by head", "bias of key and distance", "bias inside a cap")
 QUICK += ("factors and additions of rows", "factors of rows")
 QUICK += ("comparisons as words", "labels and far limits")
-QUICK += ("D=192, fewer keys than queries",)
+QUICK += ("D=192, fewer keys than queries", "D=64, 128")
 # Of `largest`: P and the output are rounded to the inputs' type, half a unit each.
 OUT_TOLERANCE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 # The relative error of the polynomial for 2**x, of degree 3 by default, and what ex2.approx and lg2.approx add.

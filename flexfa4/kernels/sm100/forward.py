@@ -69,8 +69,13 @@ class Forward:
         tiles, shapes = self.tiles, Shapes(self.tiles, self.signature.plan.dtype)
         smem = utils.SmemAllocator()
         s_q = _allocate(smem, shapes.dtype, shapes.q_layout())
-        s_k = _allocate(smem, shapes.dtype, shapes.k_layout())
-        s_v = over(s_k, shapes.v_layout())
+        # K and V share a ring: its last stage holds the larger.
+        if cutlass.const_expr(tiles.head_dim >= tiles.head_dim_v):
+            s_k = _allocate(smem, shapes.dtype, shapes.k_layout())
+            s_v = over(s_k, shapes.v_layout())
+        else:
+            s_v = _allocate(smem, shapes.dtype, shapes.v_layout())
+            s_k = over(s_v, shapes.k_layout())
         if cutlass.const_expr(tiles.out_over_q):
             s_out = over(s_q, shapes.out_layout())
         else:
