@@ -1,13 +1,14 @@
-"""Labels of captures on a device: they come to the host as their runs, where each ends and what label it has.
+"""Labels of captures on a device: of many, their runs come to the host, where each ends and what label it has.
 
-That is all of them, in a few bytes a document: tables of labels are made of runs anyway, and where an element is asked for, the
-runs are written out again. Which label comes back is the host's to see.
+That is all of them, in a few bytes a document: tables of labels are made of runs anyway. Which label comes back is the host's to
+see. Labels of more runs than that has room for, and single elements, are read from a copy of all labels, which comes along.
 """
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Iterator, Sequence
+from typing import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -17,9 +18,10 @@ from flexfa4.ir import Graph, Op
 from .labels import label_pair
 from .tables import Runs
 
-# Elements of a run, on average, below which labels are no shorter as runs; and elements that are copied as they are.
+# Elements of a run, on average, below which labels are no shorter as runs.
 _LEAST_RUN = 16
-_SHORT = 1 << 12
+# Elements from which on the device finds runs sooner than the host, telling it to included.
+LONG = 1 << 18
 
 
 @lru_cache(maxsize=256)
@@ -33,7 +35,7 @@ def label_captures(graph: Graph) -> frozenset[int]:
 def device_runs(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     """(last, values) of the runs of labels [..., length] on any device, without waiting for it: int64 [capacity], the flat
     position at which each run ends, and the labels there; past the last run that one again. None for too few labels."""
-    if labels.numel() <= _SHORT:
+    if labels.numel() < LONG:
         return None
     flat = labels.detach().reshape(-1)
     change = torch.ne(flat[1:], flat[:-1])
@@ -55,27 +57,43 @@ def runs_of_device(last: np.ndarray, values: np.ndarray, shape: Sequence[int]) -
     return Runs(starts, values[:count], size, shape[-1])
 
 
-class HostTensors:
-    """Captured tensors on the host, of which some are known by their runs, given as (runs, shape), and written out when asked
-    for."""
+@dataclass(frozen=True)
+class Copied:
+    """What comes to the host of one capture: all of it, and what `device_runs` found."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor | tuple[Runs, Sequence[int]]]):
-        self._tensors = list(tensors)
-        self._coded = {i: t for i, t in enumerate(tensors) if isinstance(t, tuple)}
+    whole: torch.Tensor
+    runs: tuple[torch.Tensor, torch.Tensor] | None
+
+
+class HostTensors(Sequence):
+    """Captured tensors on the host. Those that are `copied`, by number, are there after `wait`, which is called once and no sooner
+    than one of them is asked for."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], copied: Mapping[int, Copied], wait: Callable[[], None]):
+        self._tensors, self._copied, self._wait = tensors, copied, wait
+        self._runs: dict[int, Runs | None] = {}
 
     def __len__(self) -> int:
         return len(self._tensors)
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        return (self[i] for i in range(len(self)))
+        return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, i: int) -> torch.Tensor:
-        t = self._tensors[i]
-        if isinstance(t, tuple):
-            runs, shape = t
-            t = self._tensors[i] = torch.from_numpy(runs.values.repeat(np.diff(runs.bounds))).reshape(shape)
-        return t
+        return self._here(i).whole if i in self._copied else self._tensors[i]
 
-    def coded(self, i: int) -> tuple[Runs, Sequence[int]] | None:
-        """(runs along the last dimension, shape) of tensor i, where it came as them."""
-        return self._coded.get(i)
+    def runs(self, i: int) -> Runs | None:
+        """The runs of tensor i along its last dimension, where they came along."""
+        if i not in self._runs:
+            come = self._copied.get(i)
+            if come is None or come.runs is None:
+                return None
+            last, values = (part.numpy() for part in self._here(i).runs)
+            self._runs[i] = runs_of_device(last, values, come.whole.shape)
+        return self._runs[i]
+
+    def _here(self, i: int) -> Copied:
+        if self._wait is not None:
+            wait, self._wait = self._wait, None
+            wait()
+        return self._copied[i]

@@ -33,10 +33,9 @@ class Tables:
 
     def _labels(self, pair: LabelPair) -> LabelTable | None:
         if isinstance(self.tensors, HostTensors) and len(pair.captures) == 1:
-            known = self.tensors.coded(pair.captures[0])
-            if known is not None:
-                runs, shape = known
-                return LabelTable(pair, runs, tuple(shape), (runs.length,), self.space)
+            runs = self.tensors.runs(pair.captures[0])
+            if runs is not None:
+                return LabelTable(pair, runs, tuple(self.tensors[pair.captures[0]].shape), (runs.length,), self.space)
         return LabelTable.make(pair, [self._array(c) for c in pair.captures], self.space)
 
     def load(self, n: Node, index: list[Interval]) -> Interval:

@@ -55,7 +55,8 @@ Expression = int | tuple
 
 @dataclass(frozen=True)
 class Terms:
-    """`expression` over the numbers of `terms`. conjunction: it is nothing but an AND of them."""
+    """`expression` over the numbers of `terms`. conjunction: it is nothing but an AND of them; then equalities of labels come last,
+    so that the others are worked out while labels are on their way from a device."""
 
     terms: tuple[Term, ...]
     expression: Expression
@@ -95,7 +96,10 @@ def terms_of(graph: Graph) -> Terms | None:
         expression = reader.read(graph.root)
     except _Unfit:
         return None
-    return Terms(tuple(reader.terms), expression, _conjunction(expression))
+    conjunction = _conjunction(expression)
+    if conjunction:
+        reader.terms.sort(key=lambda t: isinstance(t, Comparison) and t.pair is not None)
+    return Terms(tuple(reader.terms), expression, conjunction)
 
 
 @lru_cache(maxsize=1024)

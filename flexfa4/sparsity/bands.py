@@ -8,7 +8,7 @@ are looked at in their four corners; a true and a false one make a tile PARTIAL,
 """
 from __future__ import annotations
 
-from typing import Callable, Sequence
+from typing import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -68,9 +68,15 @@ class _Mask:
         self.q, self.kv = q, kv
         self.rows, self.columns = (kv, q) if transposed else (q, kv)
         self._named: dict[tuple, RunNumbers] = {}
-        self._sides = [self._of_term(t) for t in terms.terms]
+        self._sides: list[tuple] = []
 
     # What each term is, tile by tile
+
+    def _each(self) -> Iterator[tuple]:
+        """The terms with their sides, which stay in `_sides`."""
+        for term in self.terms.terms:
+            self._sides.append(self._of_term(term))
+            yield term, self._sides[-1]
 
     def _of_term(self, term) -> tuple:
         """(query's side, key's side) of a comparison; the interval of a one-sided term, Booleans [3, n]."""
@@ -160,7 +166,7 @@ class _Mask:
         columns, rows = self.columns.count, self.rows.count
         may = must = inner = None, None
         known = True
-        for term, sides in zip(self.terms.terms, self._sides):
+        for term, sides in self._each():
             possible, certain = self._intervals(term, sides)
             may = _later(may[0], possible[0]), _earlier(may[1], possible[1])
             inner = _but_one(inner, must, certain)
@@ -231,7 +237,7 @@ class _Mask:
         """As `_conjunction`, for any expression: each row is cut where a term changes, and looked at once between cuts."""
         columns = self.columns.count
         cuts, terms = [], []
-        for term, sides in zip(self.terms.terms, self._sides):
+        for term, sides in self._each():
             if isinstance(term, OneSided) and (term.axis or self.rows.op) is not self.rows.op:
                 at = [np.broadcast_to(x, (3, columns))[0] for x in (sides.lo, sides.hi)]
                 change = np.flatnonzero((at[0][1:] != at[0][:-1]) | (at[1][1:] != at[1][:-1])) + 1

@@ -21,18 +21,19 @@ def build_spans(bound: BoundGraph, tiling: Tiling, transposed: bool = False, dat
     """The spans of a mask on the CPU, and what it took to build them.
 
     data: the table of kept tiles, for a mask given as data; whole_mask: the table is all there is to the mask.
-    Captures on another device are copied here in one transfer, labels as their runs (`on_host`).
+    Captures on another device are copied here with one wait for it (`on_host`).
     Raises LookupOutOfRange where the mask depends on a look-up past the end of a capture.
     """
     if tiling.has_no_positions:
         return spans_of_nothing(tiling, transposed), Work()
+    host = on_host(bound)
     if data is None:
-        refiner = Refiner(on_host(bound), tiling, budget)
+        refiner = Refiner(host, tiling, budget)
         return refiner.spans(transposed), refiner.work
-    states = data.states(tiling)
+    states = data.states(data.copy_in(bound, host), tiling)
     if whole_mask:
         return spans_from_states(states, tiling, transposed), Work(tiles=states.size)
-    refiner = Refiner(on_host(bound), tiling, budget)
+    refiner = Refiner(host, tiling, budget)
     states = np.broadcast_to(states, (tiling.Bm, tiling.Hm, *states.shape[2:])).copy()
     flat = states.reshape(-1, *states.shape[2:])
     at = np.nonzero(flat)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from flexfa4.errors import ShapeError
+from flexfa4.ir.bound import BoundGraph
 
 from .spans import Kind, Tiling
 
@@ -30,13 +31,17 @@ class TileData:
             return lambda b, h, q, kv: kept[0, h, q // q_tile, kv // kv_tile]
         return lambda b, h, q, kv: kept[0, 0, q // q_tile, kv // kv_tile]
 
-    def states(self, tiling: Tiling) -> np.ndarray:
-        """The kind of each tile of `tiling`, exactly: uint8 [B or 1, H or 1, q_tiles, kv_tiles] on the CPU.
+    def copy_in(self, bound: BoundGraph, host: BoundGraph) -> np.ndarray:
+        """`kept` as `host` has it: `bound`, which is of `mask_mod`, with its captures on the CPU."""
+        return host.tensors[next(i for i, t in enumerate(bound.tensors) if t is self.kept)].numpy()
+
+    def states(self, kept: np.ndarray, tiling: Tiling) -> np.ndarray:
+        """The kind of each tile of `tiling`, exactly: uint8 [B or 1, H or 1, q_tiles, kv_tiles]. kept: as the attribute, on the
+        CPU.
 
         Where the granularities differ, kept tiles are counted in any rectangle by four look-ups in a table of prefix sums
         (Crow 1984): every data tile that a span tile overlaps holds at least one of its positions.
         """
-        kept = self.kept.cpu().numpy()
         if self.tile == (tiling.q_tile, tiling.kv_tile):
             return kept.view(np.uint8) << 1
         sums = np.zeros((*kept.shape[:2], kept.shape[2] + 1, kept.shape[3] + 1), np.int64)

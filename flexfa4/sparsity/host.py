@@ -6,7 +6,7 @@ from typing import Callable
 import numpy as np
 import torch
 
-from flexfa4.facts.device_labels import HostTensors, device_runs, label_captures, runs_of_device
+from flexfa4.facts.device_labels import Copied, HostTensors, device_runs, label_captures
 from flexfa4.ir.bound import BoundGraph
 
 
@@ -16,44 +16,41 @@ def on_cpu(t: torch.Tensor) -> bool:
 
 
 def on_host(bound: BoundGraph, here: Callable[[torch.Tensor], bool] = on_cpu) -> BoundGraph:
-    """`bound` with its captures on the CPU, detached. All that are not `here` are copied together, labels as their runs, so the
-    device is waited for once; and once more where labels have too many runs."""
-    away = [i for i, t in enumerate(bound.tensors) if not here(t)]
+    """`bound` with its captures on the CPU, detached. All that are not `here` are copied together, many labels as their runs too;
+    the device is waited for once, when one of them is first read."""
+    tensors = bound.tensors
+    away = [i for i, t in enumerate(tensors) if not here(t)]
     if not away:
         return bound
-    tensors = list(bound.tensors)
-    labels = label_captures(bound.graph)
-    coded = {i: parts for i in away if i in labels and (parts := device_runs(tensors[i])) is not None}
-    whole = [i for i in away if i not in coded]
-    fetched = iter(fetch([part for parts in coded.values() for part in parts] + [tensors[i].detach() for i in whole]))
-    crowded = []
-    for i in coded:
-        shape = tuple(tensors[i].shape)
-        runs = runs_of_device(next(fetched).numpy(), next(fetched).numpy(), shape)
-        if runs is None:
-            crowded.append(i)
-        else:
-            tensors[i] = runs, shape
-    for i in whole:
-        tensors[i] = next(fetched)
-    if crowded:
-        for i, t in zip(crowded, fetch([tensors[i].detach() for i in crowded])):
-            tensors[i] = t
-    return BoundGraph(bound.graph, HostTensors(tensors), bound.literals, bound.origin)
+    labels, parts, places = label_captures(bound.graph), [], {}
+    for i in away:
+        runs = device_runs(tensors[i]) if i in labels else None
+        places[i] = len(parts), runs is not None
+        parts += [tensors[i].detach(), *(runs or ())]
+    copies = Copies(parts)
+    copied = {i: Copied(copies.tensors[at], tuple(copies.tensors[at + 1:at + 3]) if coded else None)
+              for i, (at, coded) in places.items()}
+    return BoundGraph(bound.graph, HostTensors(tensors, copied, copies.wait), bound.literals, bound.origin)
 
 
-def fetch(parts: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of tensors of one device in host memory; waits for the device once."""
-    device = parts[0].device
-    if device.type != "cuda":
-        return [part.to("cpu", copy=True) for part in parts]
+class Copies:
+    """Copies in host memory of tensors on devices; from CUDA devices they are under way until `wait`."""
+
+    def __init__(self, parts: list[torch.Tensor]):
+        self._streams = [torch.cuda.current_stream(device) for device in {part.device for part in parts} if device.type == "cuda"]
+        self.tensors = [_copy(part) for part in parts]
+
+    def wait(self) -> None:
+        """Until they are there."""
+        for stream in self._streams:
+            stream.synchronize()
+
+
+def _copy(part: torch.Tensor) -> torch.Tensor:
+    if part.device.type != "cuda":
+        return part.to("cpu", copy=True)
     # Through pinned memory, which torch keeps for the next time: a copy from pageable memory goes in small pieces.
-    found = []
-    for part in parts:
-        host = torch.empty(part.shape, dtype=part.dtype, pin_memory=True)
-        found.append(host.copy_(part.contiguous(), non_blocking=True))
-    torch.cuda.current_stream(device).synchronize()
-    return found
+    return torch.empty(part.shape, dtype=part.dtype, pin_memory=True).copy_(part.contiguous(), non_blocking=True)
 
 
 def send(row_ptr: np.ndarray, runs: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,7 +4,10 @@ import torch
 
 from flexfa4 import create_block_mask, mods
 from flexfa4.sparsity import host
+from flexfa4.sparsity.spans import Spans
+from tests.sparsity.captured import CASES
 from tests.sparsity.test_exact import documents
+from tests.sparsity.test_host import same, ways
 
 pytestmark = pytest.mark.gpu
 
@@ -19,50 +22,41 @@ def test_same_spans_as_on_the_host(order, make):
     assert torch.equal(there.row_ptr.cpu(), here.row_ptr) and torch.equal(there.compact.cpu(), here.compact)
 
 
-def watch(monkeypatch) -> list[int]:
-    """Bytes of each fetch to come, outside of which an operation that waits for the device raises."""
-    copied, plain = [], host.fetch
+@pytest.fixture
+def waits(monkeypatch):
+    """Bytes of each wait of a build, outside of which an operation that waits for the device raises."""
+    found, plain = [], host.Copies.wait
 
-    def fetch(parts):
-        copied.append(sum(part.nbytes for part in parts))
+    def wait(copies):
+        found.append(sum(t.nbytes for t in copies.tensors))
         torch.cuda.set_sync_debug_mode("default")
         try:
-            return plain(parts)
+            return plain(copies)
         finally:
             torch.cuda.set_sync_debug_mode("error")
 
-    monkeypatch.setattr(host, "fetch", fetch)
-    return copied
-
-
-@pytest.fixture(autouse=True)
-def usual_syncs():
-    yield
+    monkeypatch.setattr(host.Copies, "wait", wait)
+    yield found
     torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("order", ["rising", "recurring"])
-def test_documents_wait_once(order, monkeypatch):
-    """Labels stay where they are: only where runs begin is copied, and torch itself waits for nothing."""
-    copied = watch(monkeypatch)
-    labels = documents(50000, 40, 0, order).cuda()
-    mask = create_block_mask(mods.document_causal(labels), 1, 1, 50000, 50000)
-    mask.spans(64, 64)
-    copied.clear()
-    mask.spans(128, 128)
-    assert len(copied) == 1 and copied[0] < labels.nbytes / 4
+@pytest.mark.parametrize("name", CASES)
+def test_one_wait_a_build(name, waits):
+    want = {way: make() for way, make in ways(CASES[name]("cpu")).items()}
+    mask = CASES[name]("cuda")
+    captured = any(t.device.type == "cuda" for t in mask.bound.tensors)
+    for way, make in ways(mask).items():
+        if way == "dense":                            # whose result is copied to the device, with a wait
+            continue
+        waits.clear()
+        torch.cuda.set_sync_debug_mode("error")
+        found = make()
+        torch.cuda.set_sync_debug_mode("default")
+        assert len(waits) == captured, way
+        assert same(found.to("cpu") if isinstance(found, Spans) else found, want[way]), way
 
 
-def test_many_kinds_of_captures_wait_once(monkeypatch):
-    copied = watch(monkeypatch)
-    labels = torch.stack([documents(6000, 9, seed, "recurring") for seed in range(2)])
-    limits, last = torch.randint(0, 6000, (6000,)), torch.tensor(5900)
-
-    def build(device):
-        ids, ends, end = (t.to(device) for t in (labels, limits, last))
-        return create_block_mask(lambda b, h, q, kv: (ids[b, q] == ids[b, kv]) & (kv <= ends[q]) & (kv < end), 2, 1, 6000, 6000)
-
-    here, mask = build("cpu").spans(128, 128), build("cuda")
-    there = mask.spans(128, 128)
-    torch.cuda.set_sync_debug_mode("default")
-    assert len(copied) == 1 and torch.equal(there.compact.cpu(), here.compact)
+def test_sees_a_wait(waits):
+    torch.cuda.set_sync_debug_mode("error")
+    with pytest.raises(RuntimeError, match="synchronizing"):
+        torch.ones(3, device="cuda").sum().item()
