@@ -55,7 +55,8 @@ def labels(tokens: int, order: str, seed: int = 0, count: int = DOCUMENTS) -> to
     cuts = np.sort(rng.choice(np.arange(1, tokens), count - 1, replace=False))
     names = np.arange(count) if order == "rising" else rng.permutation(count)
     if order == "recurring":
-        names[[700, 850, 990]] = names[[3, 10, 500]]
+        again, first = ([count * share // 1000 for share in shares] for shares in ((700, 850, 990), (3, 10, 500)))
+        names[again] = names[first]
     return torch.from_numpy(np.repeat(names, np.diff(np.concatenate([[0], cuts, [tokens]]))).astype(np.int32))
 
 

@@ -27,6 +27,7 @@ from masks import MILLION, TILE, factory, fresh, labels  # noqa: E402
 TOKENS = 131072
 SAMPLES, TURNS = 15, 5
 BAR_MS, BAR_TIMES = 2.0, 20
+RECURRING, RECURRING_BAR_MS = "documents + causal, labels that come back", 100.0     # the bar of benchmarks/masks.py
 
 
 def functions(tokens: int) -> dict[str, tuple[str, Callable]]:
@@ -38,6 +39,7 @@ def functions(tokens: int) -> dict[str, tuple[str, Callable]]:
         "documents + causal": (document, lambda seed: dict(doc=labels(tokens, "rising", seed, count).cuda())),
         "documents + causal, labels in any order":
             (document, lambda seed: dict(doc=labels(tokens, "shuffled", seed, count).cuda())),
+        RECURRING: (document, lambda seed: dict(doc=labels(tokens, "recurring", seed, count).cuda())),
     }
 
 
@@ -67,10 +69,11 @@ def at_a_million() -> list[dict]:
 
         ours(make, MILLION, 5)
         times = ours(make, MILLION, SAMPLES)
-        row = dict(mask=name, tokens=MILLION, median_ms=statistics.median(times), slowest_ms=max(times), bar_ms=BAR_MS)
-        row["met"] = row["median_ms"] <= BAR_MS
+        row = dict(mask=name, tokens=MILLION, median_ms=statistics.median(times), slowest_ms=max(times),
+                   bar_ms=RECURRING_BAR_MS if name == RECURRING else BAR_MS)
+        row["met"] = row["median_ms"] <= row["bar_ms"]
         rows.append(row)
-        print(f"{name} at {MILLION}: median {row['median_ms']:.3f} ms, slowest {row['slowest_ms']:.3f}, bar {BAR_MS} ms  "
+        print(f"{name} at {MILLION}: median {row['median_ms']:.3f} ms, slowest {row['slowest_ms']:.3f}, bar {row['bar_ms']} ms  "
               f"{'met' if row['met'] else 'MISSED'}", flush=True)
     return rows
 

@@ -66,8 +66,8 @@ class Copied:
 
 
 class HostTensors(Sequence):
-    """Captured tensors on the host. Those that are `copied`, by number, are there after `wait`, which is called once and no sooner
-    than one of them is asked for."""
+    """Captured tensors on the host. Those that are `copied`, by number, are there after `wait`, which is called once and no
+    sooner than one of them is asked for."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], copied: Mapping[int, Copied], wait: Callable[[], None]):
         self._tensors, self._copied, self._wait = tensors, copied, wait

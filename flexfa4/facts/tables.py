@@ -17,8 +17,11 @@ from .interval_values import Space
 # Elements of a block of BlockTable.
 _BLOCK = 64
 _BLOCK_LEVEL = 6
-# Elements compared at once with their neighbours: an allocator keeps a page of that size, and it stays in the cache.
-_AT_ONCE = 120 << 10
+# Elements compared at once with their neighbours, a multiple of 8: what is found of them stays in the cache.
+_AT_ONCE = 1 << 18
+# Flags from which on it pays to look at eight at a time, and the share of them that are True, up to which.
+_LONG = 1 << 16
+_MANY = 1 / 64
 # Blocks of a GridTable looked at along each axis.
 _SPAN = 3
 
@@ -68,7 +71,7 @@ def runs_of(matrix: np.ndarray, most_share: float = 0.25) -> Runs | None:
 
 def _changes(flat: np.ndarray, length: int) -> np.ndarray:
     """Flat positions at which runs of rows of a length begin, ascending."""
-    there = np.empty(min(flat.size, _AT_ONCE), bool)
+    there = np.empty(min(-(-flat.size // 8) * 8, _AT_ONCE), bool)
     there[0] = True
     found, before = [], 1
     for begin in range(0, flat.size, _AT_ONCE):
@@ -76,12 +79,25 @@ def _changes(flat: np.ndarray, length: int) -> np.ndarray:
         np.not_equal(part[before:], flat[begin + before - 1:begin + part.size - 1], out=there[before:part.size])
         if flat.size > length:
             there[-begin % length:part.size:length] = True
-        at = there[:part.size].nonzero()[0]
+        there[part.size:] = False
+        at = _places(there)
         if begin:
             at += begin
         found.append(at)
         before = 0
     return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def _places(flags: np.ndarray) -> np.ndarray:
+    """Where flags, bool [n] with n a multiple of 8, are True."""
+    words = (flags.view(np.uint64) != 0).nonzero()[0] if flags.size >= _LONG else flags
+    if words.size > _MANY * flags.size:
+        return flags.nonzero()[0]
+    word, byte = flags.reshape(-1, 8).take(words, axis=0).nonzero()
+    at = words.take(word)
+    at <<= 3
+    at += byte
+    return at
 
 
 class SparseTable:

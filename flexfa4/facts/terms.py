@@ -55,8 +55,8 @@ Expression = int | tuple
 
 @dataclass(frozen=True)
 class Terms:
-    """`expression` over the numbers of `terms`. conjunction: it is nothing but an AND of them; then equalities of labels come last,
-    so that the others are worked out while labels are on their way from a device."""
+    """`expression` over the numbers of `terms`. conjunction: it is nothing but an AND of them; then equalities of labels come
+    last, so that the others are worked out while labels are on their way from a device."""
 
     terms: tuple[Term, ...]
     expression: Expression

@@ -10,7 +10,7 @@ import torch
 from flexfa4.errors import ShapeError, StaleMaskError
 from flexfa4.ir import Op
 from flexfa4.ir.bound import BoundGraph
-from flexfa4.trace import Entry, bind, fingerprint_of, parts_of
+from flexfa4.trace import Entry, bind, fingerprint_of, parts_of, traced
 
 from . import halves
 from .build import build_spans, build_work_spans
@@ -39,7 +39,7 @@ class BlockMask:
     """
 
     def __init__(self, mask_mod: MaskMod, shape: tuple[int, int, int, int], device: torch.device, bound: BoundGraph,
-                 data: TileData | None = None, own_mod: MaskMod | None = None):
+                 data: TileData | None = None, own_mod: MaskMod | None = None, trace: Entry | None = None):
         self.mask_mod = mask_mod
         self.shape = shape
         self.device = device
@@ -47,7 +47,8 @@ class BlockMask:
         self._data = data
         self._own_mod = own_mod
         self._state = fingerprint_of(bound)
-        self._trace: Entry | None = None
+        # Of the trace that `bound` is of, where it is kept, a question says sooner than `fingerprint_of` what changed.
+        self._trace = trace
         self._spans: dict[tuple, Spans | WorkSpans] = {}
         self.revision = 0
         # What the latest build of spans took.
@@ -140,7 +141,7 @@ class BlockMask:
         if state == self._state:
             graph, literals, _, trace = parts_of(self.mask_mod, "mask", {})
             if graph is self.bound.graph and literals is self.bound.literals:
-                self._trace = trace    # says the same quicker
+                self._trace = trace
             return
         wrong = [t for t in bound.tensors if t.ndim and t.device.type != self.device.type]
         if wrong:
@@ -157,7 +158,7 @@ class BlockMask:
                              f"for {q_len} and {kv_len} with block_mask_from_tiles")
         _check_lengths(*self.shape[:2], q_len, kv_len)
         self.check_fresh()
-        return BlockMask(self.mask_mod, (*self.shape[:2], q_len, kv_len), self.device, self.bound)
+        return BlockMask(self.mask_mod, (*self.shape[:2], q_len, kv_len), self.device, self.bound, trace=self._trace)
 
     def to_dense(self) -> torch.Tensor:
         """The exact mask of every position: bool [B, H, Q_LEN, KV_LEN] (a stride is 0 where the mask ignores the axis).
@@ -228,9 +229,9 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
     given = B, H
     B, H = 1 if B is None else B, 1 if H is None else H
     _check_lengths(B, H, Q_LEN, KV_LEN)
-    bound = bind(mask_mod, "mask")
+    bound, trace = traced(mask_mod, "mask")
     _warn_of_one(bound, given)
-    return BlockMask(mask_mod, (B, H, Q_LEN, KV_LEN), _device_of(bound, device), bound)
+    return BlockMask(mask_mod, (B, H, Q_LEN, KV_LEN), _device_of(bound, device), bound, trace=trace)
 
 
 def block_mask_from_tiles(tiles: torch.Tensor, q_len: int, kv_len: int, tile: tuple[int, int] | int = (64, 64),

@@ -53,14 +53,17 @@ def _copy(part: torch.Tensor) -> torch.Tensor:
     return torch.empty(part.shape, dtype=part.dtype, pin_memory=True).copy_(part.contiguous(), non_blocking=True)
 
 
+_TYPES = {np.dtype(np.int16): torch.int16, np.dtype(np.int32): torch.int32}
+
+
 def send(row_ptr: np.ndarray, runs: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Spans on a device, in one copy, which is not waited for: int32 [rows + 1], and [n, 3] of `runs`' type."""
     # The second part begins at a multiple of 16 bytes, as much as a kernel reads at once.
-    begin = -(-row_ptr.size // 4) * 4
+    rows, begin = row_ptr.size, -(-row_ptr.size // 4) * 4
     buffer = torch.empty(begin + (runs.nbytes + 3) // 4, dtype=torch.int32, pin_memory=device.type == "cuda")
     host = buffer.numpy()
-    host[:row_ptr.size] = row_ptr
+    host[:rows] = row_ptr
     host[begin:].view(runs.dtype)[:runs.size] = runs.reshape(-1)
     there = buffer.to(device, non_blocking=True)
-    second = there.view(torch.from_numpy(runs).dtype)
-    return there[:row_ptr.size], second.as_strided(runs.shape, (3, 1), begin * (4 // runs.itemsize))
+    second = there if runs.itemsize == 4 else there.view(_TYPES[runs.dtype])
+    return there.narrow(0, 0, rows), second.as_strided(runs.shape, (3, 1), begin * (4 // runs.itemsize))

@@ -97,8 +97,8 @@ class Spans(Grid):
         device = torch.device(device)
         if self.device.type != "cpu" or device.type == "cpu":
             return replace(self, row_ptr=self.row_ptr.to(device), compact=self.compact.to(device))
-        row_ptr, compact = send(self.row_ptr.numpy(), self.compact.numpy(), device)
-        return replace(self, row_ptr=row_ptr, compact=compact)
+        there = send(self.row_ptr.numpy(), self.compact.numpy(), device)
+        return Spans(*there, self.q_tile, self.kv_tile, self.q_len, self.kv_len, self.Bm, self.Hm, self.transposed, self.halved)
 
     def row(self, mb: int, mh: int, tile: int) -> list[tuple[int, int, Kind]]:
         """The runs of one row, as Python numbers."""

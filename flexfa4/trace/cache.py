@@ -121,24 +121,29 @@ def bind(fn, kind: str, score_dtype: DType = _F32) -> BoundGraph:
     A mod that computes tensors inside itself, or holds state that cannot be checked (numpy arrays, objects with `__getattr__`),
     is traced on every call. Writes through `.data` to a tensor whose value was folded by `int(t)` or `.item()` are not seen.
     """
+    return traced(fn, kind, score_dtype)[0]
+
+
+def traced(fn, kind: str, score_dtype: DType = _F32) -> tuple[BoundGraph, Entry | None]:
+    """`bind`, and the trace that is kept of it, None where there is none: its `captures_of(fn)` says soonest what holds later."""
     code = fn.__code__ if type(fn) is types.FunctionType else _code_of(fn)
     key = (id(code), kind, score_dtype)
     for entry in _entries.get(key, ()):
         found = entry.bound(fn)
         if found is not None:
-            return found
+            return found, entry
     return _bind_anew(fn, kind, score_dtype, code, key)
 
 
-def _bind_anew(fn, kind: str, score_dtype: DType, code, key: tuple) -> BoundGraph:
+def _bind_anew(fn, kind: str, score_dtype: DType, code, key: tuple) -> tuple[BoundGraph, Entry | None]:
     walk = Walk(fn) if code is not None else None      # before the trace: a mod that changes its own state must not pass later
     bound, recorder = record(fn, kind, score_dtype)
     if walk is None or walk.unversioned or recorder.used_derived or recorder.loose:
-        return bound
+        return bound, None
     numbers = {key: i for i, key in enumerate(walk.tensors)}
     used = tuple(numbers.get(id(t)) for t in bound.tensors)
     if None in used:
-        return bound
+        return bound, None
     walk.guards.demand(0, "{now}() is {dtype}", now=torch.get_default_dtype, dtype=torch.get_default_dtype())
     more = [*([walk.shaped] if recorder.shape_read else ()), *([walk.strict] if recorder.folded else ())]
     check = walk.guards.check(walk.first_places, *more)
@@ -150,7 +155,7 @@ def _bind_anew(fn, kind: str, score_dtype: DType, code, key: tuple) -> BoundGrap
         if owner is None or owner() is not code:
             _owners[key[0]] = weakref.ref(code, _forgetter(key[0]))
         _entries[key] = (entry, *_entries.get(key, ())[:ENTRIES_PER_CODE - 1])
-    return bound
+    return bound, entry
 
 
 def _forgetter(code_id: int, entries=_entries, owners=_owners, lock=_lock):

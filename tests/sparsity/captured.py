@@ -1,4 +1,4 @@
-"""Masks of captured tensors of many kinds, each made with its captures on any device: for tests of what a build copies from there."""
+"""Masks of captured tensors of many kinds, made with their captures on any device: for tests of what a build copies from there."""
 import torch
 
 from flexfa4 import and_masks, block_mask_from_tiles, create_block_mask, mods
@@ -28,9 +28,15 @@ def _many_kinds(device):
                              & (bias[kv] > -0.9), _B, _H, _LENGTH, _LENGTH, device)
 
 
+def _many_labels_of_each_batch(device):
+    labels = torch.stack([documents(LONG, 3000, seed, "shuffled") for seed in range(_B)]).to(device)
+    return create_block_mask(mods.document_causal(labels), _B, 1, 900, 900, device)
+
+
 def _two_labels(device):
     first, second = (documents(_LENGTH, n, n, "shuffled").to(device) for n in (4, 9))
-    return create_block_mask(lambda b, h, q, kv: (first[q] == first[kv]) & (second[q] == second[kv]), 1, 1, _LENGTH, _LENGTH, device)
+    return create_block_mask(lambda b, h, q, kv: (first[q] == first[kv]) & (second[q] == second[kv]), 1, 1, _LENGTH, _LENGTH,
+                             device)
 
 
 def _tiles(device, mask_mod=None, tile=64):
@@ -52,8 +58,7 @@ CASES = {
     "no two labels alike": _labels(torch.arange(1200)),
     "many labels": _labels(documents(LONG + 999, 3000, 4, "shuffled")),
     "many labels that come back": _labels(documents(LONG + 999, 3000, 4, "recurring")),
-    "many labels of each batch": lambda device: create_block_mask(
-        mods.document_causal(torch.stack([documents(LONG, 3000, s, "shuffled") for s in range(_B)]).to(device)), _B, 1, 900, 900, device),
+    "many labels of each batch": _many_labels_of_each_batch,
     "many random labels": _labels(torch.randint(0, 5, (LONG + 7,), generator=torch.Generator().manual_seed(2)), causal=False),
     "many short runs": _labels(torch.arange(LONG + 7) // 3),
     "captures of many kinds": _many_kinds,

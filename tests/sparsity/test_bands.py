@@ -35,6 +35,8 @@ MASKS = {
     "by head, a table": lambda n: lambda b, h, q, kv: q - kv < SHIFT[h],
     "documents": lambda n: mods.document_mask(documents(n, 7)),
     "documents, causal": lambda n: mods.document_causal(documents(n, 7, 1, "shuffled")),
+    "documents, strictly below": lambda n: and_masks(mods.document_mask(documents(n, 7)), lambda b, h, q, kv: q > kv),
+    "documents, a window": lambda n: and_masks(mods.document_mask(documents(n, 7)), mods.sliding_window(20)),
     "other documents": lambda n: not_mask(mods.document_mask(documents(n, 7))),
     "never": lambda n: lambda b, h, q, kv: (q >= kv) & (q < kv),
     "never, of three": lambda n: lambda b, h, q, kv: (q >= kv) & (q - kv >= -1) & (q < kv),

@@ -28,7 +28,8 @@ def moved(bound):
 def ways(mask) -> dict:
     """Everything that is built of a mask, by name: what to call."""
     return {"spans": lambda: mask.spans(128, 128), "transposed": lambda: mask.spans(64, 96, transposed=True),
-            "work": lambda: mask.work_spans(128, 64), "halved": lambda: mask.work_spans(128, 64, halved=True), "dense": mask.to_dense}
+            "work": lambda: mask.work_spans(128, 64), "halved": lambda: mask.work_spans(128, 64, halved=True),
+            "dense": mask.to_dense}
 
 
 def same(a, b) -> bool:
