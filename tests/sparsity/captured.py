@@ -1,4 +1,4 @@
-"""Masks of captured tensors of many kinds, made with their captures on any device: for tests of what a build copies from there."""
+"""Masks of captured tensors of many kinds, with their captures on any device: for tests of what a build copies from there."""
 import torch
 
 from flexfa4 import and_masks, block_mask_from_tiles, create_block_mask, mods
