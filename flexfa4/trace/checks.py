@@ -6,7 +6,8 @@ the register as {v} and the objects by name.
 """
 from __future__ import annotations
 
-from functools import cache
+import types
+from functools import cache, lru_cache
 from typing import Callable
 
 # Of a state that is not what it was: a cell without a value, an attribute that is gone, ...
@@ -14,45 +15,51 @@ _ABSENT = (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeE
 
 
 class Lines:
-    """Lines that share registers and objects. Those of `code` are written so far."""
+    """Lines and the objects that they compare with, in the order in which the lines name them."""
 
-    def __init__(self, objects: dict[str, object] | None = None):
-        self.code: list[str] = []
-        self._objects = {"_absent": _ABSENT} if objects is None else objects
+    def __init__(self):
+        self.lines: list[tuple[str, str, int, tuple[str, ...]]] = []      # what is done with a template's value, and the template
+        self.objects: list[object] = []
         self.registers = 1
 
-    def beside(self) -> "Lines":
-        """Other lines over the same registers and objects."""
-        return Lines(self._objects)
-
-    def filled(self, template: str, at: int, **objects) -> str:
-        names = {}
-        for name, value in objects.items():
-            names[name] = found = f"c{len(self._objects)}"
-            self._objects[found] = value
-        return template.format(v=f"r{at}", **names)
+    def _add(self, form: str, template: str, at: int, objects: dict) -> None:
+        self.lines.append((form, template, at, tuple(objects)))
+        self.objects += objects.values()
 
     def take(self, at: int, template: str, **objects) -> int:
         """The register of what `template` reads of register `at`."""
         target = self.registers
         self.registers += 1
-        self.code.append(f"r{target} = {self.filled(template, at, **objects)}")
+        self._add(f"r{target} = %s", template, at, objects)
         return target
 
     def demand(self, at: int, template: str, **objects) -> None:
         """The check fails unless this holds."""
-        self.code.append(f"if not ({self.filled(template, at, **objects)}): return None")
+        self._add("if not (%s): return None", template, at, objects)
 
     def check(self, results: list[int], *more: "Lines") -> Callable:
         """The function of a callable that gives the registers `results`, a tuple, or None where a line of these or of `more`
         fails."""
-        lines = [*self.code, *(line for others in more for line in others.code)]
-        body = "".join(f"        {line}\n" for line in lines)
-        given = "".join(f"r{at}, " for at in results)
-        source = f"def check(r0):\n    try:\n{body}        return ({given})\n    except _absent:\n        return None\n"
-        home = dict(self._objects)
-        exec(compile(source, "<checks of a trace>", "exec"), home)
+        lines, objects = self.lines, self.objects
+        for others in more:
+            lines, objects = lines + others.lines, objects + others.objects
+        code, names = _compiled(tuple(lines), tuple(results))
+        home = dict(zip(names, objects), _absent=_ABSENT)
+        exec(code, home)
         return home["check"]
+
+
+@lru_cache(maxsize=1024)
+def _compiled(lines: tuple, results: tuple[int, ...]) -> tuple[types.CodeType, tuple[str, ...]]:
+    """(code, names of the objects in it) of a check. Mods that are checked alike share it: to write and compile it takes as long
+    as tracing."""
+    body, count = "", 0
+    for form, template, at, names in lines:
+        body += f"        {form % template.format(v=f'r{at}', **{name: f'c{count + i}' for i, name in enumerate(names)})}\n"
+        count += len(names)
+    given = "".join(f"r{at}, " for at in results)
+    source = f"def check(r0):\n    try:\n{body}        return ({given})\n    except _absent:\n        return None\n"
+    return compile(source, "<checks of a trace>", "exec"), tuple(f"c{i}" for i in range(count))
 
 
 @cache

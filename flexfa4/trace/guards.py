@@ -103,8 +103,8 @@ class Walk:
         for _ in range(6):
             known = self.attributes
             self.guards, self._seen = Lines(), set()
-            self.strict = self.guards.beside()             # by version and data pointer: for values read on the host
-            self.shaped = self.guards.beside()             # by shape: where a length was read
+            self.strict = Lines()                          # by version and data pointer: for values read on the host
+            self.shaped = Lines()                          # by shape: where a length was read
             self.tensors, self.places, self.first_places = {}, [], []
             self.visit(fn, 0)
             if self.attributes == known:
@@ -113,7 +113,7 @@ class Walk:
 
     def take(self, at: int, template: str, **objects) -> int:
         """A register for what `template` reads of register `at`; see `checks.Lines`."""
-        if len(self.guards.code) > MAX_GUARDS:
+        if len(self.guards.lines) > MAX_GUARDS:
             raise Unversioned("more state than is worth checking")
         return self.guards.take(at, template, **objects)
 
