@@ -5,7 +5,7 @@ import torch
 from flexfa4 import create_block_mask, mods
 from flexfa4.sparsity import host
 from flexfa4.sparsity.spans import Spans
-from tests.sparsity.captured import CASES
+from tests.sparsity.moved_captures import CASES
 from tests.sparsity.test_exact import documents
 from tests.sparsity.test_host import same, ways
 

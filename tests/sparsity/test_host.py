@@ -8,7 +8,7 @@ from flexfa4.sparsity import block_mask, build, host
 from flexfa4.sparsity.refine import Refiner
 from flexfa4.sparsity.spans import Tiling
 from flexfa4.trace import bind
-from tests.sparsity.captured import CASES
+from tests.sparsity.moved_captures import CASES
 from tests.sparsity.dense import check_spans, dense, kinds
 from tests.sparsity.test_exact import documents
 
