@@ -18,12 +18,14 @@ import json
 import math
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "sm100_grid"
 KERNELS = ROOT / "tests" / "kernels"
 SHARES = 4
+AT_ONCE = 2  # processes
 PARTS = {
     "cases": [("sm100_grid.py", "cases")],
     "lengths": [("sm100_grid.py", "lengths", f"{i}/{SHARES}") for i in range(SHARES)],
@@ -72,15 +74,18 @@ def table(found: dict[str, dict]) -> str:
 def main() -> None:
     path = RESULTS.with_suffix(".json")
     found = json.loads(path.read_text()) if path.exists() else {}
-    for word in sys.argv[1:] or PARTS:
-        part, _, i = word.partition(":")
-        made = each([row for words in ([PARTS[part][int(i)]] if i else PARTS[part]) for row in rows_of(*words)])
-        found[part] = found.get(part, {}) | made if i else made
-        found = {part: found[part] for part in PARTS if part in found}
-        lines = [f"{json.dumps(part)}: {{\n" + ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in calls.items()) + "\n}"
-                 for part, calls in found.items()]  # fmt: skip
-        path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-        RESULTS.with_suffix(".md").write_text(table(found) + "\n")
+    asked = [word.partition(":")[::2] for word in sys.argv[1:] or PARTS]
+    slices = [(part, i, words) for part, i in asked for words in ([PARTS[part][int(i)]] if i else PARTS[part])]
+    for part in {part for part, i in asked if not i}:
+        found[part] = {}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for (part, *_), rows in zip(slices, pool.map(lambda one: rows_of(*one[2]), slices)):
+            found[part] = found.get(part, {}) | each(rows)
+    found = {part: found[part] for part in PARTS if part in found}
+    lines = [f"{json.dumps(part)}: {{\n" + ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in calls.items()) + "\n}"
+             for part, calls in found.items()]  # fmt: skip
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    RESULTS.with_suffix(".md").write_text(table(found) + "\n")
     print(table(found))
 
 
