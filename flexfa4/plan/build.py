@@ -21,6 +21,10 @@ from .roofline import held_by_shared_memory
 MOST_STAGES = {False: 4, True: 6}
 # A pair holds half a tile in a stage.
 PAIR_STAGES = (6, 4)
+# Of a thread of (softmax, correction, the other warps), by query tiles of a CTA: one has a warpgroup less to share them with.
+SM100_REGISTERS = {2: (192, 80, 48), 1: (240, 152, 112)}
+# Of two query tiles whose softmax has graphs to run: up to this head dim correction does with fewer, and nothing is spilled.
+GRAPH_REGISTERS, GRAPH_REGISTERS_UP_TO = (200, 64, 48), 96
 
 
 def pad(head_dim: int) -> int:
@@ -37,7 +41,7 @@ def sm100_tiles(head_dim: int, head_dim_v: int, short: bool = False) -> Sm100For
             for stages in range(MOST_STAGES[short], 1, -1):
                 try:
                     return Sm100Forward(pad(head_dim), pad(head_dim_v), q_tiles=q_tiles, kv_stages=stages, out_over_q=over_q,
-                                        software_exp=software_exp(head_dim))
+                                        software_exp=software_exp(head_dim), registers=SM100_REGISTERS[q_tiles])
                 except BudgetError as error:
                     last = error
     raise last
@@ -234,6 +238,8 @@ def plan_forward(arch: str, dtype: DType, head_dim: int, head_dim_v: int, graphs
         tiles = _tiles(arch, (head_dim, head_dim_v), layout.short, special_functions(graphs))
     if precise and isinstance(tiles, Sm100Forward):
         tiles = replace(tiles, software_exp=0)
+    if graphs and isinstance(tiles, Sm100Forward) and tiles.q_tiles == 2 and max(head_dim, head_dim_v) <= GRAPH_REGISTERS_UP_TO:
+        tiles = replace(tiles, registers=GRAPH_REGISTERS)
     texts = {g.kind: show(simplify(g)) for g in graphs}
     # With a score graph the time between exponentials is another, and has not been looked at.
     if arch == "sm100" and tiles.q_tiles == 2 and "score" not in texts and in_turns(head_dim, head_dim_v):
