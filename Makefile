@@ -36,7 +36,8 @@ bench: setup-test
 bench-emulator: setup-test
 	set -e; for arch in sm_90a sm_100a; do $(RUN) benchmarks/emulator_speed.py $$arch; $(RUN) benchmarks/emulator_fa4.py $$arch; done
 	set -e; for kernel in sm_90a-forward sm_100a-forward sm_100a-backward; do $(RUN) benchmarks/emulator_sensitivity.py $$kernel 7200; done
-	$(RUN) benchmarks/sm100_grid.py
+	$(RUN) benchmarks/kernel_grid.py sm100
+	$(RUN) benchmarks/kernel_grid.py sm90
 
 setup-demo setup-test:
 	@python=$$(.ci/find_python $(PYTHON)) && $$python .ci/setup_env.py $(VENV) $(@:setup-%=%)

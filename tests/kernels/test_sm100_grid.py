@@ -1,5 +1,5 @@
 """The Blackwell forward in the emulator on the situations of tests/cases, on many lengths and head dims, and on random graphs.
-`sm100_grid.py` makes the calls; `benchmarks/sm100_grid.py` runs all of them and keeps the table."""
+`kernel_grid.py` makes the calls; `benchmarks/kernel_grid.py` runs all of them and keeps the table."""
 import importlib.util
 import json
 import subprocess
@@ -18,9 +18,9 @@ QUICK = ("case04_three_heads_per_kv_short", "case17_negative_floordiv_and_mod", 
          "case31_draft_blocks_from_anchors", "case35_head_dim_31_and_v_17", "case43_state_changes_between_calls")  # fmt: skip
 
 
-def rows_of(*words: str) -> list[dict]:
-    script = Path(__file__).with_name("sm100_grid.py")
-    done = subprocess.run([sys.executable, str(script), *words], capture_output=True, text=True, timeout=900)
+def rows_of(*words: str, kernel: str = "sm100") -> list[dict]:
+    script = Path(__file__).with_name("kernel_grid.py")
+    done = subprocess.run([sys.executable, str(script), kernel, *words], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
