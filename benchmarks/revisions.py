@@ -45,7 +45,7 @@ def worker(tree: Path) -> None:
         if mod != "docs":
             case = Case(mod, *SHAPES[what], mod)
             return RIVALS["flexfa4"](case, *case.tensors())
-        q, k, v = Case("", *SHAPES[""], "document").tensors()
+        q, k, v = documents.SETS[what].tensors()
         mask = documents.mask_of(documents.SETS[what], "cuda")
         return lambda: flex_attention(q, k, v, block_mask=mask)
 

@@ -76,14 +76,19 @@ def window(tokens: int = 32768, size: int = 1024) -> np.ndarray:
     return _classify(np.maximum(q - size + 1, 0), q + 1, tokens)
 
 
-def documents(tokens: int = 65536, causal_too: bool = False, seed: int = 0) -> np.ndarray:
-    """One document of 24,576 tokens among short ones of 100 to 2,000."""
+def ragged_lengths(tokens: int, seed: int = 0) -> tuple[int, ...]:
+    """Of documents that fill `tokens`: one of 24,576 among short ones of 100 to 2,000."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(100, 2000, size=tokens // 100)
     lengths[20] = 24576
-    ends = np.minimum(np.cumsum(lengths), tokens)
-    ends = np.unique(ends)
-    starts = np.concatenate([[0], ends[:-1]])
+    ends = np.unique(np.minimum(np.cumsum(lengths), tokens))
+    return tuple(int(n) for n in np.diff(ends, prepend=0))
+
+
+def documents(tokens: int = 65536, causal_too: bool = False, seed: int = 0) -> np.ndarray:
+    lengths = ragged_lengths(tokens, seed)
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
     begin, end = np.repeat(starts, ends - starts), np.repeat(ends, ends - starts)
     kinds = _classify(begin, np.arange(tokens) + 1 if causal_too else end, tokens)
     return kinds
