@@ -41,8 +41,8 @@ def test_it_prints_error_tiles_and_timeline(words):
 @pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl")
 def test_modelled_time():
     code = RUN.format(paths=[str(ROOT), str(ROOT / "tests")])
-    done = subprocess.run([sys.executable, "-c", code, "emulate", "causal", "--timeline"], capture_output=True, text=True,
-                          timeout=500)
+    done = subprocess.run([sys.executable, "-c", code, "emulate", "causal", "--timeline", "--seq-len", "600"],
+                          capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-2000:]
     clocks = int(re.search(r"modelled time of (\d+) clocks", done.stdout)[1])
     assert f"clocks 0 to {clocks}" in done.stdout and "reports: none" in done.stdout
