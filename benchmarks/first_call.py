@@ -11,7 +11,8 @@ imported. warm: from the call of the loader to a callable; "first call" also tra
 Host time: flex_attention without gradients, a call like one before, launched into nothing: the kernel's own host function encodes
 its descriptors and calls a launch that returns at once (the emulator's shim). CPU tensors stand for GPU ones, so each is
 converted for tvm-ffi and the host function gets prepared ones beside: both are in the time. Allocation is the CPU's.
-"gradients": the same with a query that wants one; its forward pass alone.
+"gradients": the same with a query that wants one; its forward pass alone. "of it no_grad": what the `with torch.no_grad()`
+around each call takes, which is in its time.
 
 --gpu measures on the GPU of this machine instead, with nothing in its place, and prints beside it the host time of
 scaled_dot_product_attention; it writes results/first_call_gpu.{json,md}."""
@@ -251,7 +252,7 @@ def tables(rows: list[dict]) -> str:
               + " torch's sdpa |" * (len(modes) - 3),
               "|---|---|" + "--:|" * len(modes)]
     for r in rows:
-        cells = [f"{r[m] * 1e6:.1f} ({r[f'{m}_least'] * 1e6:.1f})" for m in modes]
+        cells = [f"{r[m] * 1e6:.1f} ({r[f'{m}_least'] * 1e6:.1f})" if m in r else "" for m in modes]
         lines.append(f"| {r['arch']} | {r['mod']} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
