@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexfa4 import BlockMask, create_block_mask, flex_attention
 from flexfa4.errors import ShapeError, UnsupportedError
-from flexfa4.runtime import kernels, repeat
+from flexfa4.runtime import kernels, native, relaunch, repeat, store
 
 B, H, S, D = 1, 2, 300, 64
 
@@ -312,6 +312,32 @@ def test_gradients_of_repeated_calls_are_those_of_the_op(launches, monkeypatch, 
         assert flex_attention(*tensors, **given).grad_fn is None
     tensors[0].requires_grad_(not tensors[0].requires_grad)         # another kind
     assert flex_attention(*tensors, **given).requires_grad is any(t.requires_grad for t in (*tensors, *leaves))
+
+
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_a_loaded_kernel_gets_tensors_that_want_gradients_where_tvm_ffi_takes_them(launches, monkeypatch, exchanged):
+    pytest.importorskip("tvm_ffi")
+    monkeypatch.setattr(store, "is_loaded", lambda function: True)
+    monkeypatch.setattr(native, "takes_leaves", lambda: exchanged)
+    leaf, k, v = inputs()
+    leaf.requires_grad_()
+    for _ in range(3):
+        with torch.no_grad():
+            flex_attention(leaf, k, v)
+    given = launches[-1][2][0][0]
+    assert (given is leaf) is exchanged and given.requires_grad is exchanged and given.data_ptr() == leaf.data_ptr()
+
+
+def test_a_call_without_gradients_is_not_recorded_by_a_kind_that_is(launches, monkeypatch):
+    leaf, k, v = inputs()
+    leaf.requires_grad_()
+    for _ in range(2):
+        flex_attention(leaf, k, v)
+    applied = []
+    monkeypatch.setattr(relaunch.Recorded, "apply", lambda *arguments: applied.append(arguments))
+    with torch.no_grad():
+        assert flex_attention(leaf, k, v).grad_fn is None
+    assert not applied
 
 
 def test_a_repeated_call_has_no_second_derivative_either(launches, monkeypatch):
