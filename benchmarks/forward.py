@@ -1,4 +1,5 @@
-"""The forward pass on a GPU against its rivals in one process: flash-attn-4, FlexAttention (TRITON and FLASH), cuDNN.
+"""The forward pass on a GPU against its rivals in one process: flash-attn-4 (native, with variable length for documents and score
+changes of its own for ALiBi and a relative bias), FlexAttention (TRITON and FLASH), cuDNN.
 
     python benchmarks/forward.py [--only NAME ...] [--rivals flexfa4,fa4,cudnn,triton,flash] [--shard i/n] [--repeats 5]
                                  [--out benchmarks/results/forward_h200]

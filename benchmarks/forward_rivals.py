@@ -24,11 +24,13 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Mod:
-    """A mod as functions, and as arguments of flash-attn-4's own interface (None: it has none)."""
+    """A mod as functions, and as arguments of flash-attn-4's own interface (None: it has none). captured: a tensor of the score
+    change, where `fa4_mods` has that in flash-attn-4's form."""
 
     score_mod: Callable | None = None
     mask_mod: Callable | None = None
     fa4: dict | None = None
+    captured: torch.Tensor | None = None
 
 
 def causal(b, h, q, kv):
@@ -58,7 +60,7 @@ def _prefix(case) -> Mod:
 
 def _alibi(case) -> Mod:
     slopes = torch.exp2(-8.0 * torch.arange(1, case.heads + 1, device="cuda") / case.heads)
-    return Mod(score_mod=lambda s, b, h, q, kv: s - slopes[h] * (q - kv), mask_mod=causal)
+    return Mod(score_mod=lambda s, b, h, q, kv: s - slopes[h] * (q - kv), mask_mod=causal, captured=slopes)
 
 
 def _softcap(case) -> Mod:
@@ -68,7 +70,7 @@ def _softcap(case) -> Mod:
 def _relative_bias(case) -> Mod:
     length = case.length
     bias = torch.randn(2 * length, generator=torch.Generator(device="cuda").manual_seed(1), device="cuda").bfloat16()
-    return Mod(score_mod=lambda s, b, h, q, kv: s + bias[q - kv + length], mask_mod=causal)
+    return Mod(score_mod=lambda s, b, h, q, kv: s + bias[q - kv + length], mask_mod=causal, captured=bias)
 
 
 MODS = {"plain": _plain, "causal": _causal, "window1024": _window, "document": _document, "prefix2048": _prefix,
@@ -114,11 +116,15 @@ def fa4(case, q, k, v):
         run = _first(lambda: flash_attn_varlen_func(*flat, cu_seqlens_q=bounds, cu_seqlens_k=bounds, max_seqlen_q=longest,
                                                     max_seqlen_k=longest, causal=True))
         return lambda: run().view(*q.shape[:3], -1).transpose(1, 2)
-    if mod.fa4 is None:
-        raise Unsupported("no native form; its own score and mask mods are what FLASH measures")
+    own = mod.fa4
+    if mod.captured is not None:
+        import fa4_mods
+        own = fa4_mods.arguments(case.mod, mod.captured)
+    if own is None:
+        raise Unsupported("no native form; a mask of its own with the tiles that it skips is what FLASH measures")
     # Few queries: it splits the keys where its own rule says so; not on Hopper, where it cannot.
     splits = dict(num_splits=0) if case.queries and torch.cuda.get_device_capability()[0] >= 10 else {}
-    run = _first(lambda: flash_attn_func(q, k, v, **mod.fa4, **splits))
+    run = _first(lambda: flash_attn_func(q, k, v, **own, **splits))
     return lambda: run().transpose(1, 2)
 
 
