@@ -4,9 +4,10 @@
 
 Counts the area of the tiles that are worked on first (no GPU needed), then times one call of each variant on a GPU: a sample is
 the median of single calls timed by CUDA events, variants run in turn, the median of the samples is shown. Inputs are normal
-random numbers in bfloat16, D=128. Sets, of 16,384 tokens with B=2, H=16 but where said: the anchor case, two of uniform lengths, and one
-document of 24,576 tokens among short ones in 65,536 (B=1, H=16 and H=2), the ragged set of `benchmarks/schedule.py`. "natural order":
-rows as they come, drawn from a counter, none split. Writes OUT.json and OUT.md; without a GPU only the areas.
+random numbers in bfloat16, D=128. Sets, of 16,384 tokens with B=2, H=16 but where said: the anchor case, two of uniform
+lengths, and one document of 24,576 tokens among short ones in 65,536 (B=1, H=16 and H=2), the ragged set of
+`benchmarks/schedule.py`. "natural order": rows as they come, drawn from a counter, none split.
+Writes OUT.json and OUT.md; without a GPU only the areas.
 """
 from __future__ import annotations
 
@@ -108,7 +109,8 @@ def area_table(rows: list[dict]) -> str:
     lines = ["Area of the tiles over the area of the pairs kept (one head), and how many tiles look at labels:", "",
              "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for r in rows:
-        lines.append(f"| {r['set']} ({len(r['lengths'])}) | {r['tile']} | {r['grid']:.3f} | {r['placed']:.3f} | {r['varlen']:.3f} | "
+        lines.append(f"| {r['set']} ({len(r['lengths'])}) | {r['tile']} | {r['grid']:.3f} | {r['placed']:.3f} "
+                     f"| {r['varlen']:.3f} | "
                      f"{r['grid_partial']} | {r['placed_partial']} | {r['placed_inside']} |")
     return "\n".join(lines) + "\n"
 
@@ -125,7 +127,8 @@ def variants(packed: Packed, tensors: tuple) -> tuple[dict[str, Callable], int]:
     section = lists.section_kv_heads(tokens, DIM, DIM, 2, lists.L2_BYTES["sm90"])
 
     def launch(spans, natural: bool = False) -> Callable:
-        schedule = make_schedule(lists.work_of(spans, (packed.batch, heads, heads)), lists.workers_of(q.device), section, split=False)
+        work, workers = lists.work_of(spans, (packed.batch, heads, heads)), lists.workers_of(q.device)
+        schedule = make_schedule(work, workers, section, split=False)
         if natural:
             schedule = replace(schedule, tiles=schedule.tiles[np.lexsort(schedule.tiles[:, 2::-1].T)])
         held = lists.make_lists(spans, schedule, q.device)
@@ -190,7 +193,8 @@ def measure(name: str, packed: Packed, repeats: int) -> dict:
 
 def time_table(results: list[dict]) -> str:
     names = list(results[0]["variants"])
-    head = ["documents", *names, "natural order / flexfa4", "time of variable length / flexfa4", "rate of an executed tile / plain causal's"]
+    head = ["documents", *names, "natural order / flexfa4", "time of variable length / flexfa4",
+            "rate of an executed tile / plain causal's"]
     lines = [f"{torch.cuda.get_device_name()}, torch {torch.__version__}; ms (useful TFLOP/s), medians:", "",
              "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for r in results:
