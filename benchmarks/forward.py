@@ -1,9 +1,9 @@
-"""The forward pass on a GPU against its rivals in one process: flash-attn-4 (native, with variable length for documents and score
-changes of its own for ALiBi and a relative bias), FlexAttention (TRITON and FLASH), cuDNN.
+"""The forward pass on a GPU against its rivals in one process: flash-attn-4, FlexAttention (TRITON and FLASH), cuDNN.
 
     python benchmarks/forward.py [--only NAME ...] [--rivals flexfa4,fa4,cudnn,triton,flash] [--shard i/n] [--repeats 5]
                                  [--out benchmarks/results/forward_h200]
 
+flash-attn-4 runs natively, documents at variable length, ALiBi and the relative bias with score changes of its own form.
 Every case runs its rivals in turn, `repeats` times, forwards and backwards by turns; a sample is the median of single calls timed
 by CUDA events after as many that are not (the clock follows the power of what ran before), the number reported the median of the
 samples. Inputs are normal random numbers in bfloat16; the L2 cache is not flushed (inputs and outputs
