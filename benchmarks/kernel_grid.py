@@ -82,12 +82,17 @@ def main() -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for (part, *_), rows in zip(slices, pool.map(lambda one: rows_of(kernel, *one[2]), slices)):
             found[part] = found.get(part, {}) | each(rows)
-    found = {part: found[part] for part in PARTS if part in found}
+            keep(found, path)
+    print(table(found))
+
+
+def keep(found: dict[str, dict], path: Path) -> None:
+    """Writes both files: after every slice, so that a run that is stopped loses one at most."""
+    found = {part: found[part] for part in PARTS if found.get(part)}
     lines = [f"{json.dumps(part)}: {{\n" + ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in calls.items()) + "\n}"
              for part, calls in found.items()]  # fmt: skip
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     path.with_suffix(".md").write_text(table(found) + "\n")
-    print(table(found))
 
 
 if __name__ == "__main__":
