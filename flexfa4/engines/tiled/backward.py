@@ -1,7 +1,7 @@
 """Backward: scores are recomputed tile by tile from q, k and the saved lse (FlashAttention-2, algorithm 2).
 
-With P = exp(S' - lse), dP = dO V^T and delta = rowsum(dO * O) - dLSE: dV += P^T dO, dS' = P * (dP - delta), dS = dS' * (dS'/dS),
-dQ += dS K, dK += dS^T Q.
+With P = exp(S' - lse), for large lse exp(S' - row_max) / row_sum, dP = dO V^T and delta = rowsum(dO * O) - dLSE: dV += P^T dO,
+dS' = P * (dP - delta), dS = dS' * (dS'/dS), dQ += dS K, dK += dS^T Q.
 """
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from flexfa4.ir import Node, Op
 from flexfa4.ir.bound import BoundGraph
 
 from .captures import CaptureGradients
+from .forward import row_of
 from .hiding import clear, hide
 from .problem import LN_2, LOG2_E, Chunk, Mask, Problem, QueryTile
 from .scratch import Scratch
@@ -23,6 +24,8 @@ from .unruly import holds_unruly, largest_product, readable, tamed
 
 # Takes the place of the lse of a row that saw no key: exp(S - 1e30) is 0 for any score.
 UNSEEN = 1e30
+# An lse beyond this says P to 2^-14 at best in float32, and nothing of it at 1e10, where masks by numbers leave it.
+FAR = 2.0**10
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class _Backward:
         self.p = p
         self.d_out, self.out = p.grouped(d_out), p.grouped(out)
         self.lse = p.grouped(lse.to(p.dtype)).mul(p.unit / LN_2).masked_fill_(p.grouped(lse) == -math.inf, UNSEEN)
+        self.far = not readable(lse) or bool((lse.abs().masked_fill(lse == -math.inf, 0) > FAR).any())
         self.d_lse = None if d_lse is None else p.grouped(d_lse.masked_fill(lse == -math.inf, 0))
         self.dq = torch.zeros(p.q.shape, dtype=p.dtype, device=p.device)
         # Keys last: Q^T dS has its long side along memory, dS^T Q would not, and is a quarter slower.
@@ -97,7 +101,10 @@ class _Backward:
         delta = d_out.mul(p.queries(self.out, chunk, tile)).sum(-1, keepdim=True)
         if self.d_lse is not None:
             delta.sub_(p.queries(self.d_lse, chunk, tile).unsqueeze(-1))
-        lse = p.queries(self.lse, chunk, tile).unsqueeze(-1)
+        base, row_sum = p.queries(self.lse, chunk, tile).unsqueeze(-1), None
+        if self.far:
+            base, row_sum, _ = row_of(p, chunk, tile, (keys, values), self.scratch)
+            row_sum.masked_fill_(row_sum == 0, 1)
         leaves = p.leaves(chunk, tile) if self.roots else {}
         d_queries = None
         for block in p.blocks(chunk, tile):
@@ -107,7 +114,9 @@ class _Backward:
             shape = p.tile_shape(chunk, tile, block.width)
             env = {**leaves, Op.KV: p.positions(block), Op.SCORE: scores.view(shape)} if self.roots else {}
             edited, slope, *rest = program(self.roots)(env, p.score.tensors, p.score.literals) if self.roots else (scores, None)
-            weights = self._weights(edited, lse, scores, shape, hidden)
+            weights = self._weights(edited, base, scores, shape, hidden)
+            if row_sum is not None:
+                weights.div_(row_sum)
             p.add(d_values, block, self.scratch.product("key side", d_out.mT, weights))
             grads = self.scratch.product("gradients", d_out, p.take(values, block).transpose(1, 2))
             grads.sub_(delta).mul_(weights)
@@ -125,13 +134,13 @@ class _Backward:
         place = self.dq[p.rows_of(chunk, tile)]
         place.copy_(d_queries.mul_(p.scale).view(place.shape))
 
-    def _weights(self, edited, lse, scores, shape, hidden) -> torch.Tensor:
-        """P of one tile, [pairs, rows, keys], 0 on hidden lanes."""
+    def _weights(self, edited, base, scores, shape, hidden) -> torch.Tensor:
+        """exp(edited - base) of one tile, [pairs, rows, keys], 0 on hidden lanes."""
         if self.roots:
             edited = edited.to(scores.device).expand(shape).reshape(scores.shape)
-            scores = torch.sub(edited, lse).to(scores.dtype).mul_(LOG2_E)
+            scores = torch.sub(edited, base).to(scores.dtype).mul_(LOG2_E)
         else:
-            scores = scores.sub_(lse)
+            scores = scores.sub_(base)
         hide(scores.view(shape), hidden, finite=self.p.small)
         return scores.exp2_()
 

@@ -10,10 +10,6 @@ from .problem import LN_2, LOG2_E, Chunk, Mask, Problem, QueryTile
 from .scratch import Scratch
 
 
-# Below every score: a row that has seen no key keeps this maximum, so that -inf minus it is -inf and never NaN.
-FLOOR = -1e38
-
-
 @torch.no_grad()
 def forward(q, k, v, scale: float, score: BoundGraph | None = None, mask: Mask | None = None):
     """q [B, Hq, Sq, D], k [Bk, Hkv, Skv, D], v [Bk, Hkv, Skv, Dv], one floating dtype, any strides; Bk is 1 or B.
@@ -30,7 +26,7 @@ def forward(q, k, v, scale: float, score: BoundGraph | None = None, mask: Mask |
         for chunk, keys, values in chunks:
             if not p.blocks(chunk, tile):
                 continue
-            row = _small_row if p.small else _row
+            row = _small_row if p.small else row_of
             row_max, row_sum, acc = row(p, chunk, tile, (keys, values), scratch)
             shape, at = p.tile_shape(chunk, tile, p.v_dim), p.rows_of(chunk, tile)
             out[at] = acc.div_(row_sum).view(shape)
@@ -42,9 +38,12 @@ def forward(q, k, v, scale: float, score: BoundGraph | None = None, mask: Mask |
     return out.flatten(1, 2), lse.flatten(1, 2)
 
 
-def _row(p: Problem, chunk: Chunk, tile: QueryTile, keys_values, scratch: Scratch):
-    """One query tile against its blocks: (row_max, row_sum, output before normalisation), each [pairs, heads * rows, ...]."""
+def row_of(p: Problem, chunk: Chunk, tile: QueryTile, keys_values, scratch: Scratch):
+    """One query tile against its blocks: (row_max, row_sum, output before normalisation), each [pairs, heads * rows, ...]. Scores
+    are in log2 unless there is a score graph."""
     keys, values = keys_values
+    # A row that has seen no key keeps the least number for its maximum: -inf minus it is -inf and never NaN.
+    floor = torch.finfo(p.dtype).min
     queries = p.queries(p.q, chunk, tile).mul(p.folded)
     leaves = p.leaves(chunk, tile) if p.score is not None else {}
     row_max = row_sum = acc = None
@@ -56,7 +55,7 @@ def _row(p: Problem, chunk: Chunk, tile: QueryTile, keys_values, scratch: Scratc
             lanes = p.edited(lanes, leaves, block, hidden)
             scores = lanes.view(scores.shape)
         hide(lanes, hidden)
-        top = scores.amax(-1, keepdim=True).clamp_(min=FLOOR)
+        top = scores.amax(-1, keepdim=True).clamp_(min=floor)
         if row_max is not None:
             torch.maximum(top, row_max, out=top)
         weights = scores.sub_(top)
@@ -81,7 +80,7 @@ def _add_unruly(p: Problem, acc, chunk: Chunk, tile: QueryTile, block, hidden) -
 
 
 def _small_row(p: Problem, chunk: Chunk, tile: QueryTile, keys_values, scratch: Scratch):
-    """`_row` where Problem.small holds: exponentials of the scores as they are; None stands for a maximum of 0."""
+    """`row_of` where Problem.small holds: exponentials of the scores as they are; None stands for a maximum of 0."""
     keys, values = keys_values
     queries = p.queries(p.q, chunk, tile).mul(p.folded)
     row_sum = acc = None
