@@ -1,4 +1,4 @@
-"""Rows whose scores are all huge in size: masks written as numbers, of which a fully masked row is the average of what it sees."""
+"""Rows whose scores are all huge in size: masks written as numbers; a fully masked row is the average of what it sees."""
 import pytest
 import torch
 
