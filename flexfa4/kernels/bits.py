@@ -44,7 +44,7 @@ def key_steps(emitter: Emitter) -> dict[Node, int]:
                 steps[n] = 0
             elif n.op is Op.KV:
                 steps[n] = 1
-            elif n.op in _STEPS and all(a in steps for a in n.args) and _never_wraps(n, emitter):
+            elif n.dtype.is_int and n.op in _STEPS and all(a in steps for a in n.args) and _never_wraps(n, emitter):
                 steps[n] = _STEPS[n.op](*(steps[a] for a in n.args))
     return steps
 

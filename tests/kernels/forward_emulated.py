@@ -258,6 +258,11 @@ def far_slopes(score, b, h, q, kv):
     return score.float() - 1e9 * (q - kv) ** 2 + 1e9 * q
 
 
+def compared_as_floats(b, h, q, kv):
+    near = (kv.float() - q.float()).abs() < 40.5
+    return (kv.float() * 1.1 <= q) & (-kv.float() < -2.5) | near & (kv / 2 < q) | (kv.half() * 2 < q) & (kv.double() * 1.5 > 31)
+
+
 def compared(b, h, q, kv):
     """Comparisons of positions in both directions, their logic, and numbers that belong to the row alone."""
     near = (kv > q - 60) & (kv - 40 <= q) & ~(kv == q - 1)
@@ -369,6 +374,7 @@ CASES = [
          mask_mod=lambda b, h, q, kv: BYTES[kv] + 1 < 250, runs=2),
     Case("a literal beyond 32 bits", mask_mod=lambda b, h, q, kv: q - kv + 10**12 < 10**12 + 20, workers=2),
     Case("comparisons as words", (300, 300), mask_mod=compared, workers=2),
+    Case("comparisons as floats", (300, 300), (1, 1), (64, 64), mask_mod=compared_as_floats, workers=2, runs=2),
     Case("labels and far limits", (300, 330), mask_mod=labelled, dims=(64, 64)),
     Case("bias of the distance", (300, 420), (4, 2), score_mod=by_distance(4, 420), mask_mod=mods.causal_mask),
     Case("index that wraps", (400, 400), (1, 1), (64, 64), score_mod=wrapping),

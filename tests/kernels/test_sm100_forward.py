@@ -18,7 +18,7 @@ QUICK = ("causal in order", "rows without keys", "many tiles", "fp16", "D=192, 1
 QUICK += ("split, parts without keys", "packed 8 x 17", "split, packed, some queries")
 QUICK += ("bias on a grid", "NaN where hidden", "bias of the distance by head", "bias of key and distance", "bias inside a cap")
 QUICK += ("factors and additions of rows", "factors of rows")
-QUICK += ("comparisons as words", "labels and far limits")
+QUICK += ("comparisons as words", "comparisons as floats", "labels and far limits")
 QUICK += ("D=192, fewer keys than queries", "D=64, 128")
 # Of `largest`: P and the output are rounded to the inputs' type, half a unit each.
 OUT_TOLERANCE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
