@@ -23,7 +23,7 @@ from flexfa4.sparsity.work_spans import WorkSpans
 from flexfa4.trace import bind
 
 from . import debug as interpreted
-from .validate import check_captures, check_mask, check_scale, check_tensors
+from .validate import check_captures, check_flags, check_mask, check_scale, check_tensors
 
 
 class AuxOutput(NamedTuple):
@@ -58,15 +58,21 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     debug: after the ordinary call, the mods are called as plain Python on 0-d tensors, once a position; out, lse and gradients
     are those of these calls: print and breakpoint() work in a mod. For small inputs.
 
-    Raises ShapeError, TraceError, LookupOutOfRange or StaleMaskError; the first two before any work is done.
+    Raises ShapeError, TraceError, LookupOutOfRange or StaleMaskError; the first two before any work is done. The backward pass
+    raises ChangedCaptureError where a captured tensor was written in place since.
     """
     if kernel_options:
         warnings.warn(f"kernel_options={kernel_options!r} is ignored: flexfa4 chooses its own tiles", stacklevel=2)
-    want_lse = return_lse if return_aux is None else _wants_lse(return_lse, return_aux)
     mods = (score_mod, block_mask, mask_mod, out_mod)
     found, made = None, {}
-    if not (debug or torch.compiler.is_dynamo_compiling()):
+    # By identity, since 1 is equal to True: a kind of call is known by flags that are bools.
+    if (debug is False and (precise is False or precise is True) and (enable_gqa is False or enable_gqa is True)
+            and (return_lse is False or return_lse is True) and not torch.compiler.is_dynamo_compiling()):
+        want_lse = return_lse if return_aux is None else _wants_lse(return_lse, return_aux)
         found = repeat.again(query, key, value, mods, scale, (enable_gqa, precise), want_lse, made)
+    else:
+        check_flags(enable_gqa=enable_gqa, return_lse=return_lse, precise=precise, debug=debug)
+        want_lse = return_lse if return_aux is None else _wants_lse(return_lse, return_aux)
     out, lse = _first((query, key, value), mods, scale, (enable_gqa, precise), debug, made) if found is None else found
     if return_aux is not None:
         return out, AuxOutput(lse=lse if want_lse else None)
@@ -76,14 +82,16 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
 def _first(tensors: tuple, mods: tuple, scale: float | None, options: tuple[bool, bool], debug: bool,
            made: dict) -> tuple[Tensor, Tensor]:
     """A call of a kind that is not known. options: (enable_gqa, precise); made: see `repeat.again`."""
-    enable_gqa, precise = map(bool, options)
+    if torch.compiler.is_dynamo_compiling():
+        apart = _apart(mods[1], debug)
+        if apart is not None:
+            return apart(_first, tensors, mods, scale, options, debug, made)
+    enable_gqa, precise = options
     query, key, value = tensors = _autocast(*tensors)
     check_tensors(query, key, value, enable_gqa)
     check_scale(scale)
     factor = 1.0 / math.sqrt(query.shape[3]) if scale is None else float(scale)
     if torch.compiler.is_dynamo_compiling():
-        if debug:
-            raise UnsupportedError("debug=True calls Python at every position: call flex_attention outside torch.compile")
         return _traced_by_dynamo(tensors, mods, factor, precise)
     if debug:
         return _debugged(tensors, mods, factor)
@@ -144,16 +152,20 @@ def _debugged(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float)
     return interpreted.attention(*tensors, (score_mod, mask_mod, out_mod), scale)
 
 
+def _apart(block_mask, debug: bool) -> Callable | None:
+    """What runs a call outside the graph that Dynamo makes, None for calls that become part of it."""
+    if debug:
+        return runtime.compiled.with_debug
+    if isinstance(block_mask, FixedMask):
+        return runtime.compiled.with_fixed_mask
+    return runtime.compiled.with_torch_mask if isinstance(block_mask, torch_flex.BlockMask) else None
+
+
 def _traced_by_dynamo(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, precise: bool) -> tuple[Tensor, Tensor]:
     query, key, _ = tensors
     score_mod, block_mask, mask_mod, out_mod = mods
     if block_mask is not None:
-        if isinstance(block_mask, FixedMask):
-            raise UnsupportedError("inside torch.compile block_mask is a FixedMask, whose buffers a compiled call does not read: "
-                                   "pass the BlockMask it was reserved from, or call flex_attention outside torch.compile")
-        if not isinstance(block_mask, BlockMask):
-            raise UnsupportedError("inside torch.compile block_mask must be a flexfa4.BlockMask: convert torch's with "
-                                   "BlockMask.from_torch outside")
+        block_mask = _ours(block_mask)
         check_mask(block_mask, query, key)
         mask_mod = block_mask.mask_mod if mask_mod is None else and_masks(block_mask.mask_mod, mask_mod)
     group = query.shape[1] // key.shape[1]

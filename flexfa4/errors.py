@@ -23,3 +23,7 @@ class UnsupportedError(FlexError, NotImplementedError):
 
 class StaleMaskError(FlexError, RuntimeError):
     """A BlockMask's captured tensors changed since it was built and it cannot be rebuilt in place."""
+
+
+class ChangedCaptureError(FlexError, RuntimeError):
+    """A captured tensor was written in place between a call and its backward pass, which needs it as it was."""

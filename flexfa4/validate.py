@@ -3,6 +3,7 @@ what to write instead."""
 from __future__ import annotations
 
 import numbers
+import sys
 
 import torch
 from torch import Tensor
@@ -105,8 +106,28 @@ def _shape(t: Tensor) -> str:
     return str(tuple(t.shape))
 
 
+def check_flags(**flags: bool) -> None:
+    """Raises ShapeError for a flag that is no bool."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ShapeError(f"{name}={value!r}: expected True or False")
+
+
 def check_scale(scale: float | None) -> None:
-    """Raises where `scale` is not a plain number, or would lose its gradient."""
+    """Raises where `scale` is not a plain finite number, or would lose its gradient."""
+    _check_kind_of_scale(scale)
+    if scale is not None and not _is_finite(scale):
+        raise ShapeError(f"scale={scale!r}: expected a finite number, or None for 1 / sqrt(head dim)")
+
+
+def _is_finite(scale) -> bool:
+    # By arithmetic, which is the same for tensors and for the symbol that Dynamo may have for a number; an int may have no float.
+    if isinstance(scale, int):
+        return abs(scale) <= sys.float_info.max
+    return bool(scale - scale == 0)
+
+
+def _check_kind_of_scale(scale: float | None) -> None:
     if scale is None or isinstance(scale, (int, float)):
         return
     if isinstance(scale, Tensor) and scale.numel() == 1 and not scale.is_complex():

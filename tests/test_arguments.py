@@ -1,10 +1,13 @@
 """Arguments of the wrong kind: each is refused by name and value, before any work is done."""
+import math
+import re
 import warnings
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import AuxRequest
 
-from flexfa4 import block_mask_from_tiles, create_block_mask, flex_attention
+from flexfa4 import block_mask_from_tiles, create_block_mask, flex_attention, mods
 from flexfa4.errors import ShapeError, TraceError
 
 Q = torch.randn(1, 2, 3, 4)
@@ -20,6 +23,7 @@ def with_capture(capture):
     return flex_attention(Q, Q, Q, score_mod=lambda s, b, h, i, j: s + capture[h])
 
 
+CAUSAL = create_block_mask(mods.causal_mask, None, None, 3, 3)
 CASES = {
     "no heads": (lambda: flex_attention(*[torch.randn(1, 0, 3, 4)] * 3),
                  "query has shape (1, 0, 3, 4): expected at least one head"),
@@ -28,6 +32,18 @@ CASES = {
     "nested query": (lambda: flex_attention(NESTED, NESTED, NESTED), "query is a nested tensor: expected a strided one"),
     "text as scale": (lambda: flex_attention(Q, Q, Q, scale="a"), "scale='a': expected a number"),
     "vector as scale": (lambda: flex_attention(Q, Q, Q, scale=torch.ones(2)), "expected a number, or None"),
+    "no number as scale": (lambda: flex_attention(Q, Q, Q, scale=math.nan), "scale=nan: expected a finite number, or None"),
+    "infinite scale": (lambda: flex_attention(Q, Q, Q, scale=-math.inf), "scale=-inf: expected a finite number"),
+    "infinite tensor as scale": (lambda: flex_attention(Q, Q, Q, scale=torch.tensor(math.inf)), "scale=tensor(inf): expected a finite"),
+    "a scale without a float": (lambda: flex_attention(Q, Q, Q, scale=10**400), "000: expected a finite number"),
+    "return_lse beside return_aux": (lambda: flex_attention(Q, Q, Q, return_lse="no", return_aux=AuxRequest(lse=True)),
+                                     "return_lse='no': expected True or False"),
+    "text as tile of a mask": (lambda: CAUSAL.spans("x", 64), "q_tile='x', kv_tile=64: tile sizes are positive numbers"),
+    "fractional tile of a mask": (lambda: CAUSAL.spans(64, 1.5), "q_tile=64, kv_tile=1.5: tile sizes are"),
+    "fractional tile of a fixed mask": (lambda: CAUSAL.reserve().spans(64, 1.5), "q_tile=64, kv_tile=1.5: tile sizes are"),
+    "a bool as tile of a fixed mask": (lambda: CAUSAL.reserve().spans(True), "q_tile=True, kv_tile=128: tile sizes are"),
+    "text as tile for torch": (lambda: CAUSAL.to_torch("xy"), "BLOCK_SIZE='xy': expected a number of positions, or two"),
+    "fractional tile for torch": (lambda: CAUSAL.to_torch((2.5, 3)), "q_tile=2.5, kv_tile=3: tile sizes are"),
     "fractional tile": (lambda: block_mask_from_tiles(TILES, 5, 5, tile=2.5), "tile=2.5: expected one or two positive numbers"),
     "fractional tile of two": (lambda: block_mask_from_tiles(TILES, 5, 5, tile=(4, 2.5)), "tile=(4, 2.5): expected"),
     "unknown device": (lambda: create_block_mask(by_head, 1, 2, 3, 3, device="gpu"), "device='gpu': "),
@@ -47,6 +63,13 @@ def test_refused(case):
     with pytest.raises(ShapeError) as caught:
         call()
     assert words in str(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["x", None, 0, 1, 1.0, torch.tensor(True), torch.ones(2)], ids=repr)
+@pytest.mark.parametrize("name", ["enable_gqa", "return_lse", "precise", "debug"])
+def test_flags_are_bools(name, value):
+    with pytest.raises(ShapeError, match=re.escape(f"{name}={value!r}: expected True or False")):
+        flex_attention(Q, Q, Q, **{name: value})
 
 
 @pytest.mark.parametrize("capture, words", [(NESTED, "nested"), (torch.ones(2).to_sparse(), "of layout torch.sparse_coo")])

@@ -15,7 +15,7 @@ from ..sparsity import create_block_mask
 from ..sparsity.work_spans import WorkSpans
 from ..trace import bind
 from .inspect import tiles
-from .target import TargetError
+from .target import TargetError, refuse_picture, writing
 
 ARCHS = {"sm90": "sm_90a", "sm100": "sm_100a"}
 CLOCKS = {"sm90": emulator.HOPPER_CLOCKS, "sm100": emulator.BLACKWELL_CLOCKS}
@@ -23,11 +23,13 @@ HEADS, KV_HEADS, HEAD_DIM = 2, 1, 64
 
 
 def report(options: Namespace) -> str:
-    """The text of `flexfa4 emulate`. Raises TargetError for a name that the gallery does not have, UnsupportedError where the
-    compiler is missing or no kernel takes the mod, and what a launch raises."""
+    """The text of `flexfa4 emulate`. Raises TargetError for a name that the gallery does not have or a picture that cannot be
+    written, UnsupportedError where the compiler is missing or no kernel takes the mod, and what a launch raises."""
     entry = next((e for e in mods.GALLERY if e.name == options.name), None)
     if entry is None:
         raise TargetError(f"{options.name!r} is not in the gallery: {', '.join(sorted(e.name for e in mods.GALLERY))}")
+    if options.out is not None:
+        refuse_picture(options.out)
     if find_spec("cutlass") is None:
         raise UnsupportedError("kernels are compiled by nvidia-cutlass-dsl, which is not installed: pip install 'flexfa4[cuda]'")
     example = entry(seq_len=options.seq_len, heads=HEADS, kv_heads=KV_HEADS, batch=1)
@@ -80,7 +82,8 @@ def _run(options: Namespace, example, made: dict) -> str:
         timeline(launch.timing) if options.timeline else launch.trace.text(0),
     ]
     if options.out is not None:
-        (launch.timing if options.timeline else launch.trace).draw(options.out)
+        with writing(options.out):
+            (launch.timing if options.timeline else launch.trace).draw(options.out)
         parts.append(f"Drawn: {options.out}")
     return "\n\n".join(parts)
 

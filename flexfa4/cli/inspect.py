@@ -210,7 +210,5 @@ def _draw(bound: BoundGraph, mod: Callable, name: str, lengths: tuple[int, int],
 
 
 def _save(figure, path: Path) -> None:
-    try:
+    with target.writing(path):
         figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise target.TargetError(f"--out {path}: {str(error).splitlines()[0]}") from None

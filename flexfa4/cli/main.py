@@ -13,6 +13,17 @@ from ..errors import FlexError
 SECTIONS = ("gallery", "pictures", "language", "sentences")
 
 
+def positions(text: str) -> int:
+    """A length of the command line. Raises what argparse reports with the option's name."""
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a positive number of positions")
+    return count
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="flexfa4", description="Programmable attention: what it does here, and with your mods.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -25,15 +36,15 @@ def parser() -> argparse.ArgumentParser:
     inspect.add_argument("target", metavar="FILE.py:NAME", help="a mod, or a call that makes one: FILE.py:sliding_window(256); "
                          "with --sass also a name of the gallery")
     inspect.add_argument("--kind", choices=("mask", "score", "out"), help="default: told from its arguments")
-    inspect.add_argument("--q-len", type=int, default=2048, metavar="N", help="query positions (default: 2048)")
-    inspect.add_argument("--kv-len", type=int, metavar="N", help="key positions (default: as many as queries)")
+    inspect.add_argument("--q-len", type=positions, default=2048, metavar="N", help="query positions (default: 2048)")
+    inspect.add_argument("--kv-len", type=positions, metavar="N", help="key positions (default: as many as queries)")
     inspect.add_argument("--sass", action="store_true", help="instead: instructions a score in the kernels, by class")
     inspect.add_argument("--out", type=Path, metavar="FILE.png", help="also draw the tile map (mask) or the heat map (score)")
 
     emulate = commands.add_parser("emulate", help="the GPU kernel of a gallery mod, run on this CPU: error, tiles, timeline")
     emulate.add_argument("name", metavar="NAME", help="of the gallery, such as causal; any other word lists them")
     emulate.add_argument("--arch", choices=("sm90", "sm100"), default="sm100", help="which kernel (default: sm100)")
-    emulate.add_argument("--seq-len", type=int, default=300, metavar="N", help="key positions (default: 300)")
+    emulate.add_argument("--seq-len", type=positions, default=300, metavar="N", help="key positions (default: 300)")
     emulate.add_argument("--seed", type=int, default=1, help="of the order in which warps run (default: 1)")
     emulate.add_argument("--completion", choices=("immediate", "random", "late"), default="random",
                          help="when asynchronous work finishes (default: random)")

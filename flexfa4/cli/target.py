@@ -6,13 +6,14 @@ import importlib.util
 import inspect
 import sys
 import types
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Callable
+from typing import Callable, Iterator
 
 import torch
 
-from ..errors import FlexError
+from ..errors import FlexError, UnsupportedError
 
 
 class TargetError(FlexError):
@@ -93,3 +94,26 @@ def refuse_factory(mod: Callable, name: str, kind: str) -> None:
         return  # tracing has told this better, with the line
     if callable(result):
         raise TargetError(f"{name} returns a function: it is a factory. Write the call that makes the mod: FILE.py:{name}(...)")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Around the saving of a picture. Raises TargetError where the file cannot be written."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise TargetError(f"--out {path}: {str(error).splitlines()[0]}") from None
+
+
+def refuse_picture(path: Path) -> None:
+    """Before work whose picture is to be saved at `path`. Raises TargetError where the folder or the format will not do,
+    UnsupportedError without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise UnsupportedError("pictures need matplotlib: pip install 'flexfa4[draw]'") from missing
+    formats = Figure().canvas.get_supported_filetypes()
+    if path.is_dir() or not path.parent.is_dir():
+        raise TargetError(f"--out {path}: " + ("is a folder: expected a file" if path.is_dir() else "No such file or directory"))
+    if path.suffix and path.suffix[1:].lower() not in formats:
+        raise TargetError(f"--out {path}: Format {path.suffix[1:]!r} is not supported: expected one of {', '.join(sorted(formats))}")

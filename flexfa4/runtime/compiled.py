@@ -273,6 +273,23 @@ def call(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, tile
     return found
 
 
+def _apart(reason: str) -> Callable:
+    """Calls function(*arguments) as outside torch.compile: the graph breaks there, and with fullgraph=True Dynamo refuses by that
+    reason."""
+    def run(function: Callable, *arguments):
+        return function(*arguments)
+
+    return torch.compiler.disable(run, reason=f"inside torch.compile {reason}; without fullgraph=True the call runs between two "
+                                              "graphs")
+
+
+with_fixed_mask = _apart("block_mask is a FixedMask, whose buffers a compiled graph does not read: pass the BlockMask it was "
+                         "reserved from")
+with_torch_mask = _apart("block_mask is torch's, whose lists a compiled graph does not read: convert it outside by "
+                         "BlockMask.from_torch")
+with_debug = _apart("debug=True calls Python at every position, which no graph holds: leave it out")
+
+
 def _parameters(fn: Callable) -> int:
     """Positional parameters of a function, closed over or not; inspect.signature is beyond Dynamo."""
     return fn.__code__.co_argcount if hasattr(fn, "__code__") else 5

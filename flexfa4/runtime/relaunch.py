@@ -17,7 +17,7 @@ from torch import Tensor
 from flexfa4.plan import TMA_BYTES
 from flexfa4.sparsity import Spans
 
-from . import capture, kernels, native, store, transforms
+from . import capture, changed, kernels, native, store, transforms
 from .programs import encode
 from .recorded import Recorded
 from .torch_op import Attention
@@ -142,13 +142,13 @@ def recorder(launch: Callable, captures: tuple, call: Attention) -> Callable:
     programs = encode(call.score, call.mask, None, call.layout, call.precise)
     form = transforms.Call(len(captures), literals, programs, call.scale, wanted)
     spans = weakref.ref(call.spans) if isinstance(call.spans, Spans) else lambda: None
-    grad_enabled = torch.is_grad_enabled
+    grad_enabled, origins = torch.is_grad_enabled, changed.origins_of((call.score, call.mask))
 
     def run(query: Tensor, key: Tensor, value: Tensor, captures: tuple, want_lse: bool) -> tuple[Tensor, Tensor | None]:
         if not grad_enabled():
             return launch(query, key, value, captures, want_lse)
         found = spans()
         lists = () if found is None else (found.row_ptr, found.runs)
-        return Recorded.apply(launch, form, lists, query, key, value, *captures)
+        return Recorded.apply(launch, form, origins, lists, query, key, value, *captures)
 
     return run

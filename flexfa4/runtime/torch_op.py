@@ -18,7 +18,7 @@ from flexfa4.sparsity import Spans
 from flexfa4.sparsity.rebuild import FixedSpans
 from flexfa4.sparsity.work_spans import WorkSpans
 
-from . import capture, engine, internals, kernels, transforms
+from . import capture, changed, engine, internals, kernels, transforms
 from .lists import Lists, dense_lists, fixed_lists, lists_of
 from .programs import Layout, Programs, decode, encode, fitted
 from .spans_cache import spans_of
@@ -68,7 +68,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tup
     if transforms.active():
         form = transforms.Call(len(captures), tuple(literals), programs, call.scale)
         return transforms.attention(query, key, value, [*captures, *spans], form)[:2]
-    out, lse, _ = torch.ops.flexfa4.attention(query, key, value, captures, spans, literals, programs, call.scale)
+    with changed.calling(bound):
+        out, lse, _ = torch.ops.flexfa4.attention(query, key, value, captures, spans, literals, programs, call.scale)
     return out, lse
 
 
@@ -194,12 +195,13 @@ def _save(ctx, inputs, output):
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(query, key, value, plain if hooked else out, lse, *captures, *spans)
     ctx.counts = len(captures), len(spans)
+    ctx.seen = changed.see(changed.origins_now(), captures)
     ctx.rest = literals, programs, scale
     ctx.wanted = [i for i, t in enumerate(captures) if t.requires_grad]
 
 
 def _differentiate(ctx, d_out, d_lse, d_plain):
-    query, key, value, plain, lse, *more = ctx.saved_tensors
+    query, key, value, plain, lse, *more = changed.saved(ctx, ctx.seen)
     literals, programs, scale = ctx.rest
     captures, spans = ctx.counts
     # The structure of the inputs as register_autograd sees it: a list of numbers is one leaf, an empty list is a list.

@@ -13,7 +13,7 @@ from flexfa4.ir.bound import BoundGraph
 from flexfa4.trace import Entry, bind, fingerprint_of, parts_of, traced
 
 from . import halves
-from .build import build_spans, build_work_spans
+from .build import build_spans, build_work_spans, check_lookups
 from .cells import evaluate_at
 from .compose import and_masks
 from .data import TileData, tile_data
@@ -21,7 +21,7 @@ from .draw import picture
 from .fixed import FixedMask
 from .host import on_host
 from .refine import Work
-from .spans import Kind, Spans, Tiling
+from .spans import Kind, Spans, Tiling, check_tiles
 from .torch_interop import function_of, to_torch
 from .work_spans import WorkSpans, has_label_tests
 
@@ -69,9 +69,10 @@ class BlockMask:
         """The spans at a tile size, on `device` (default: the mask's own). Built once a tile size, and again where `check_fresh`
         finds a change.
 
-        Raises LookupOutOfRange where the mask reads past a captured tensor on a position that it does not mask away itself, and
-        as `check_fresh` does.
+        Raises ShapeError for tile sizes that are no positive numbers, LookupOutOfRange where the mask reads past a captured
+        tensor on a position that it does not mask away itself, and as `check_fresh` does.
         """
+        check_tiles(q_tile, kv_tile)
         self.check_fresh()
         return self.kept_spans(q_tile, kv_tile, transposed, device)
 
@@ -81,8 +82,6 @@ class BlockMask:
         device = self.device if device is None else torch.device(device)
         key = (q_tile, kv_tile, transposed, device)
         if key not in self._spans:
-            if q_tile < 1 or kv_tile < 1:
-                raise ShapeError(f"q_tile={q_tile}, kv_tile={kv_tile}: tile sizes are positive numbers of positions")
             tiling = Tiling(q_tile, kv_tile, *self.shape[2:], *self.mask_shape)
             spans, self.work = build_spans(self.bound, tiling, transposed, self._data, self._own_mod is None)
             self._spans[key] = spans if device.type == "cpu" else spans.to(device)
@@ -126,6 +125,10 @@ class BlockMask:
             raise ShapeError(f"fixed={fixed!r}: expected what reserve() of this very mask returned")
         self.check_fresh()
         fixed.rebuild()
+
+    def check_lookups(self, tiling: Tiling) -> None:
+        """Raises LookupOutOfRange as `spans` does. For a caller that has just called `check_fresh`."""
+        check_lookups(self.bound, tiling, self._data, self._own_mod is None)
 
     def check_fresh(self) -> None:
         """Makes the mask true to its captured tensors again: where one changed, or the function closes over others now, it is
@@ -179,7 +182,10 @@ class BlockMask:
 
     def to_torch(self, BLOCK_SIZE: int | tuple[int, int] = 128) -> torch.nn.attention.flex_attention.BlockMask:
         """torch's BlockMask of the same mask, at the given tile size (q, kv)."""
-        q_tile, kv_tile = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else BLOCK_SIZE
+        sizes = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else BLOCK_SIZE
+        if not (isinstance(sizes, (tuple, list)) and len(sizes) == 2):
+            raise ShapeError(f"BLOCK_SIZE={BLOCK_SIZE!r}: expected a number of positions, or two, (q, kv)")
+        q_tile, kv_tile = sizes
         return to_torch(self.spans(q_tile, kv_tile), self.mask_mod, *self.shape[:2])
 
     @classmethod

@@ -41,6 +41,15 @@ def build_spans(bound: BoundGraph, tiling: Tiling, transposed: bool = False, dat
     return spans_from_states(states, tiling, transposed), refiner.work
 
 
+def check_lookups(bound: BoundGraph, tiling: Tiling, data: TileData | None = None, whole_mask: bool = True) -> None:
+    """Raises LookupOutOfRange as `build_spans` does. Its work is done only where one look at the whole mask leaves a doubt."""
+    if tiling.has_no_positions or not bound.tensors or data is not None and whole_mask:
+        return
+    host = on_host(bound)
+    if Refiner(host, tiling, 0).may_look_past():
+        build_spans(bound, tiling, data=data, whole_mask=whole_mask)
+
+
 def build_work_spans(bound: BoundGraph, tiling: Tiling, budget: int = SETTLE_BUDGET, halved: bool = False) -> WorkSpans:
     """The spans of work tiles of a mask with label tests (`has_label_tests`), on the CPU; captures and errors as above. halved:
     with kinds for two halves of the queries of a tile (`halves`)."""

@@ -9,8 +9,9 @@ from flexfa4.errors import ShapeError
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.tensors import capture_on
 
+from .host import on_cpu
 from .rebuild import FixedSpans, rebuild, reserve, rows_of
-from .spans import Tiling
+from .spans import Tiling, check_tiles
 
 if TYPE_CHECKING:
     from .block_mask import BlockMask
@@ -29,7 +30,8 @@ class FixedMask:
 
     There is a buffer for each tile size that calls have asked for. It is written anew in the first call after a captured tensor
     changed, and in the first call of each capture of a CUDA graph, by steps that the graph replays: replays see the captured
-    tensors as they are then. `BlockMask.rebuild_into` writes all of them now.
+    tensors as they are then. `BlockMask.rebuild_into` writes all of them now. Where captures and buffer are on the CPU, a look-up
+    past the end of a capture raises LookupOutOfRange as it does of a BlockMask; elsewhere it is not seen.
     mask: the BlockMask. capacity: runs that a buffer holds, None for what its tiles suggest.
     """
 
@@ -72,16 +74,32 @@ class FixedMask:
         for key in self._current():
             self._freshen(key)
 
+    def to_dense(self) -> torch.Tensor:
+        """As `BlockMask.to_dense`."""
+        return self.mask.to_dense()
+
+    def sparsity(self) -> float:
+        """As `BlockMask.sparsity`."""
+        return self.mask.sparsity()
+
+    def to_torch(self, BLOCK_SIZE: int | tuple[int, int] = 128) -> torch.nn.attention.flex_attention.BlockMask:
+        """As `BlockMask.to_torch`: torch's BlockMask of what the mask is now."""
+        return self.mask.to_torch(BLOCK_SIZE)
+
+    def picture(self, path: str | None = None, q_tile: int = 128, kv_tile: int = 128):
+        """As `BlockMask.picture`."""
+        return self.mask.picture(path, q_tile, kv_tile)
+
     def resize(self, q_len: int, kv_len: int) -> "FixedMask":
         """The same function over other lengths, in other buffers."""
         return self.mask.resize(q_len, kv_len).reserve(self.capacity)
 
     def spans(self, q_tile: int = 128, kv_tile: int = 128, device: torch.device | str | None = None) -> FixedSpans:
-        """The buffer at a tile size, on `device` (default: the mask's), as the captured tensors are now. Raises ShapeError where
-        the capacity is below one run for each row of tiles."""
+        """The buffer at a tile size, on `device` (default: the mask's), as the captured tensors are now. Raises ShapeError for tile
+        sizes that are no positive numbers, and where the capacity is below one run for each row of tiles; LookupOutOfRange as
+        `BlockMask.spans` does where captures and buffer are on the CPU."""
+        check_tiles(q_tile, kv_tile)
         self.mask.check_fresh()
-        if q_tile < 1 or kv_tile < 1:
-            raise ShapeError(f"q_tile={q_tile}, kv_tile={kv_tile}: tile sizes are positive numbers of positions")
         return self.kept_spans(q_tile, kv_tile, device=device)
 
     def kept_spans(self, q_tile: int, kv_tile: int, halved: bool = False,
@@ -122,6 +140,9 @@ class FixedMask:
             self._rebuild(key, capture)
 
     def _rebuild(self, key: tuple, capture: object) -> None:
+        tiling = key[0]
+        if all(map(on_cpu, (self._buffers[key].runs, *self.bound.tensors))):
+            self.mask.check_lookups(tiling)
         rebuild(self.bound, self._buffers[key])
         # What is captured is written when the graph is replayed, not now.
         if capture is None:

@@ -65,7 +65,8 @@ def rows_of(tiling: Tiling) -> int:
 
 
 def rebuild(bound: BoundGraph, fixed: FixedSpans) -> None:
-    """Writes the spans that the captured tensors mean now into the buffers; never synchronises. Look-ups are not checked."""
+    """Writes the spans that the captured tensors mean now into the buffers; never synchronises. Look-ups are not checked
+    (`build.check_lookups` does)."""
     if fixed.tiling.has_no_positions:
         return                         # no runs, as the buffers are made
     with torch.no_grad():

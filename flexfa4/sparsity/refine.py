@@ -96,6 +96,11 @@ class Refiner:
         bad = poison if poison is False else np.broadcast_to(poison, shape).reshape(-1)[undecided]
         return self.settler.kinds(cells, bad)
 
+    def may_look_past(self) -> bool:
+        """Whether one look at all positions leaves it open that the mask depends on a look-up past the end of a capture."""
+        with np.errstate(all="ignore"):
+            return bool(np.any(self.analysis.run(self.analysis.limits).poison))
+
     def breaks(self) -> tuple[np.ndarray, np.ndarray]:
         """Positions along queries and keys at which the mask takes a new form."""
         return self.analysis.breaks(Op.Q), self.analysis.breaks(Op.KV)

@@ -11,6 +11,8 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from flexfa4.errors import ShapeError
+
 from .host import send
 
 
@@ -132,6 +134,12 @@ class Spans(Grid):
         kinds = np.cumsum(change.reshape(self.rows, width), axis=1, dtype=np.int8)[:, :-1].astype(np.uint8)
         kinds = kinds.reshape(self.Bm, self.Hm, -1, self.columns)
         return torch.from_numpy(np.ascontiguousarray(kinds.swapaxes(2, 3) if self.transposed else kinds))
+
+
+def check_tiles(q_tile: int, kv_tile: int) -> None:
+    """Raises ShapeError unless both are positive ints."""
+    if not all(isinstance(x, int) and not isinstance(x, bool) and x >= 1 for x in (q_tile, kv_tile)):
+        raise ShapeError(f"q_tile={q_tile!r}, kv_tile={kv_tile!r}: tile sizes are positive numbers of positions")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from flexfa4.cli import emulate
 from flexfa4.cli.main import main
+from flexfa4.cli.target import TargetError, writing
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "import sys; sys.path[:0] = {paths!r}; import conftest; from flexfa4.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -17,6 +19,33 @@ RUN = "import sys; sys.path[:0] = {paths!r}; import conftest; from flexfa4.cli.m
 def test_a_name_that_the_gallery_lacks_lists_it(capsys):
     assert main(["emulate", "nosuch"]) == 1
     assert "softcap" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("emulate", "causal", "--seq-len", "-5"), ("emulate", "causal", "--seq-len", "0"),
+                                   ("emulate", "causal", "--seq-len", "1.5"), ("inspect", "x.py:x", "--q-len", "0"),
+                                   ("inspect", "x.py:x", "--kv-len", "-1")], ids=" ".join)
+def test_a_length_is_a_positive_number(words, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(list(words))
+    assert stopped.value.code == 2
+    assert f"argument {words[2]}: '{words[3]}': expected a positive number of positions" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path, said", [("absent/x.png", "No such file or directory"), ("", "is a folder"),
+                                        ("x.txt", "Format 'txt' is not supported")])
+def test_a_picture_that_cannot_be_written_is_said_before_the_kernel_runs(path, said, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(emulate, "_run", lambda *_: pytest.fail("the kernel ran"))
+    assert main(["emulate", "causal", "--out", str(tmp_path / path)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"flexfa4 emulate: --out {tmp_path}") and said in error and error.count("\n") == 1
+
+
+def test_a_picture_that_cannot_be_written_after_all_is_one_line(tmp_path):
+    """Such as on a disk that is full: the kernel has run."""
+    with pytest.raises(TargetError, match="--out .*x.png: No space left"):
+        with writing(tmp_path / "x.png"):
+            raise OSError("No space left")
 
 
 @pytest.mark.compile

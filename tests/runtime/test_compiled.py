@@ -188,6 +188,26 @@ def test_torchs_block_mask_is_refused_with_the_way_to_convert_it():
     torch.testing.assert_close(got, flexfa4.flex_attention(*qkv(), block_mask=theirs))
 
 
+@pytest.mark.parametrize("kind", ["torch's mask", "debug"])
+def test_what_no_graph_holds_runs_between_two(kind):
+    """As outside, where fullgraph is left out; else the reason is said."""
+    def causal(b, h, q, k):
+        return q >= k
+
+    given = dict(mask_mod=causal, debug=True)
+    if kind != "debug":
+        given = dict(block_mask=torch_flex.create_block_mask(causal, None, None, 19, 19, device="cpu"))
+    tensors = qkv()
+
+    def model(q, k, v):
+        return flexfa4.flex_attention(q * 2, k, v, **given) + 1
+
+    for _ in range(2):
+        torch.testing.assert_close(torch.compile(model, backend="aot_eager")(*tensors), model(*tensors), rtol=1e-5, atol=1e-6)
+    with pytest.raises(Exception, match="inside torch.compile (block_mask is torch's|debug=True calls Python)"):
+        torch.compile(model, backend="eager", fullgraph=True)(*tensors)
+
+
 def test_autocast():
     def model(q, k, v):
         with torch.autocast("cpu", torch.bfloat16):

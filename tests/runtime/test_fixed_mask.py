@@ -1,13 +1,14 @@
 # ruff: noqa: F811 (a fixture that is imported is named again as an argument)
 """flex_attention over a FixedMask: it follows the captured tensors with buffers that stay, on every engine, or says why not."""
 import gc
+import re
 
 import pytest
 import torch
 from launched import launches  # noqa: F401
 
 from flexfa4 import and_masks, create_block_mask, flex_attention, mods, reference
-from flexfa4.errors import ShapeError, UnsupportedError
+from flexfa4.errors import LookupOutOfRange, ShapeError, UnsupportedError
 from flexfa4.runtime import capture, engine, lists, repeat
 from flexfa4.runtime.lists import fixed_lists
 from flexfa4.schedule import make_schedule
@@ -130,9 +131,81 @@ def test_what_is_refused():
     assert flex_attention(*(t[:, :, :200] for t in tensors), block_mask=fixed.resize(200, 200)).shape[2] == 200
     with pytest.raises(ShapeError, match="capacity=1, and the mask of .* has 2 rows of tiles of 256 x 128: expected"):
         flex_attention(*tensors, block_mask=mask.reserve(1))
-    compiled = torch.compile(lambda q, k, v: flex_attention(q, k, v, block_mask=fixed), backend="eager", fullgraph=True)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_function_runs_the_call_between_two_graphs(backend, recwarn):
+    """With the labels of each call, and gradients; fullgraph=True says what to do."""
+    torch._dynamo.reset()
+    labels = torch.zeros(S, dtype=torch.int64)
+    fixed = create_block_mask(mods.document_causal(labels), None, None, S, S).reserve()
+    tensors = inputs(grad=True)
+
+    def model(q, k, v):
+        return flex_attention(q * 2, k, v, block_mask=fixed, enable_gqa=True) + 1
+
+    compiled = torch.compile(model, backend=backend)
+    for content in CONTENTS:
+        labels.copy_(content)
+        out = compiled(*tensors)
+        q, k, v = tensors
+        assert (out - 1 - exactly((q * 2, k, v), same_mask(content))[0]).abs().max() < 4e-6
+        found, expected = (torch.autograd.grad((o * o).sum(), tensors) for o in (out, model(*tensors)))
+        assert all((a - b).abs().max() <= 1e-5 * b.abs().max() for a, b in zip(found, expected))
+    assert not [w for w in recwarn if "flexfa4" in str(w.message)]
+    torch._dynamo.reset()                # else what is compiled already is taken
+    whole = torch.compile(model, backend=backend, fullgraph=True)
     with pytest.raises(Exception, match="inside torch.compile block_mask is a FixedMask.*pass the BlockMask"):
-        compiled(*tensors)
+        whole(*tensors)
+
+
+@pytest.mark.parametrize("length", [60, 5000], ids=["evaluated", "tile by tile"])
+def test_a_look_up_past_a_capture_is_said_as_for_a_block_mask(length):
+    """Where it is on the CPU; 5,000 positions are more than are evaluated in full. What the mask decides without it is none."""
+    labels = torch.arange(length - 3)
+
+    def same(b, h, q, kv):
+        return labels[q] == labels[kv]
+
+    def guarded(b, h, q, kv):
+        return (q < length - 3) & (kv < length - 3) & (labels[q] == labels[kv])
+
+    mask = create_block_mask(same, None, None, length, length)
+    place = re.escape(f"{__file__}:{same.__code__.co_firstlineno + 1}: same looks up labels")
+    fixed, tensors = mask.reserve(), inputs((1, 1), length, batch=1, dim=4)
+    for ask in (mask.spans, fixed.spans, lambda: flex_attention(*tensors, block_mask=fixed), fixed.to_dense):
+        for _ in range(2):
+            with pytest.raises(LookupOutOfRange, match=place + f".*from {length - 3} to {length - 1}"):
+                ask()
+    with pytest.raises(LookupOutOfRange, match=place):
+        mask.rebuild_into(fixed)
+    fine = create_block_mask(guarded, None, None, length, length).reserve()
+    assert torch.equal(fine.spans().row_ptr, fine.mask.spans().row_ptr)
+
+
+def test_a_capture_that_grows_short_is_said_and_one_that_grows_again_is_not():
+    holder = [torch.arange(S)]
+    mask = create_block_mask(lambda b, h, q, kv: holder[0][q] >= kv, None, None, S, S)
+    fixed, tensors = mask.reserve(), inputs((1, 1))
+    for labels, fits in ((holder[0], True), (torch.arange(S - 1), False), (torch.arange(S) // 2, True)):
+        holder[0] = labels
+        if fits:
+            out = flex_attention(*tensors, block_mask=fixed)
+            assert (out - exactly(tensors, lambda b, h, q, kv, at=labels: at[q] >= kv)[0]).abs().max() < 2e-6
+        else:
+            with pytest.raises(LookupOutOfRange, match="index 299 in dimension 0, whose size is 299"):
+                flex_attention(*tensors, block_mask=fixed)
+
+
+def test_what_a_block_mask_tells_of_itself():
+    labels = CONTENTS[1].clone()
+    mask = create_block_mask(mods.document_mask(labels), None, None, S, S)
+    fixed = mask.reserve()
+    for content in CONTENTS[2:]:
+        labels.copy_(content)
+        assert torch.equal(fixed.to_dense()[0, 0], content[:, None] == content)
+        assert fixed.sparsity() == mask.sparsity()
+        assert torch.equal(fixed.to_torch().to_dense(), mask.to_torch().to_dense())
 
 
 @pytest.mark.parametrize("grad, arch, said", [

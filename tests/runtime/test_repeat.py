@@ -167,6 +167,16 @@ def test_what_a_first_call_refuses_is_refused_after_one_that_went_well(launches)
         flex_attention(q, k, v, lambda s, b, h, i, j, t=torch.zeros(H, device="meta"): s + t[h])
 
 
+@pytest.mark.parametrize("flag", ["enable_gqa", "precise", "return_lse", "debug"])
+def test_a_flag_that_is_equal_to_that_of_a_known_kind_and_no_bool_is_refused(launches, flag):
+    q, k, v = inputs()
+    for _ in range(2):
+        flex_attention(q, k, v)
+    for value in (0, 0.0, np.False_):
+        with pytest.raises(ShapeError, match=f"{flag}=.*: expected True or False"):
+            flex_attention(q, k, v, **{flag: value})
+
+
 def test_gradients_modes_and_transforms_go_through_the_op(launches, monkeypatch):
     q, k, v = inputs()
     flex_attention(q, k, v)
