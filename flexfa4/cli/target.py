@@ -116,4 +116,5 @@ def refuse_picture(path: Path) -> None:
     if path.is_dir() or not path.parent.is_dir():
         raise TargetError(f"--out {path}: " + ("is a folder: expected a file" if path.is_dir() else "No such file or directory"))
     if path.suffix and path.suffix[1:].lower() not in formats:
-        raise TargetError(f"--out {path}: Format {path.suffix[1:]!r} is not supported: expected one of {', '.join(sorted(formats))}")
+        raise TargetError(f"--out {path}: Format {path.suffix[1:]!r} is not supported: expected one of "
+                          + ", ".join(sorted(formats)))

@@ -95,9 +95,9 @@ class FixedMask:
         return self.mask.resize(q_len, kv_len).reserve(self.capacity)
 
     def spans(self, q_tile: int = 128, kv_tile: int = 128, device: torch.device | str | None = None) -> FixedSpans:
-        """The buffer at a tile size, on `device` (default: the mask's), as the captured tensors are now. Raises ShapeError for tile
-        sizes that are no positive numbers, and where the capacity is below one run for each row of tiles; LookupOutOfRange as
-        `BlockMask.spans` does where captures and buffer are on the CPU."""
+        """The buffer at a tile size, on `device` (default: the mask's), as the captured tensors are now. Raises ShapeError for
+        tile sizes that are no positive numbers, and where the capacity is below one run for each row of tiles; LookupOutOfRange
+        as `BlockMask.spans` does where captures and buffer are on the CPU."""
         check_tiles(q_tile, kv_tile)
         self.mask.check_fresh()
         return self.kept_spans(q_tile, kv_tile, device=device)
