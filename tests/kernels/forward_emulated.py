@@ -263,6 +263,15 @@ def compared_as_floats(b, h, q, kv):
     return (kv.float() * 1.1 <= q) & (-kv.float() < -2.5) | near & (kv / 2 < q) | (kv.half() * 2 < q) & (kv.double() * 1.5 > 31)
 
 
+def far_and_long(score, b, h, q, kv):
+    return far_below(3.0 * torch.tanh(score) + torch.sin(1.0 * (kv - q)) * torch.cos(score) - torch.abs(score), b, h, q, kv)
+
+
+def far_factors(score, b, h, q, kv):
+    """A mask by numbers times factors of both signs and 0."""
+    return torch.where((kv < 140) & (q % 5 == 0) | (kv % 7 == q % 3), score, -1e10) * HEAD_GAINS[h]
+
+
 def compared(b, h, q, kv):
     """Comparisons of positions in both directions, their logic, and numbers that belong to the row alone."""
     near = (kv > q - 60) & (kv - 40 <= q) & ~(kv == q - 1)
@@ -338,6 +347,7 @@ RAMP = torch.linspace(-2, 2, 400)
 HEAD_GAINS = torch.tensor([1.5, -0.75, 0.0, -2.0])
 ROW_GAINS = torch.linspace(-1, 1.2, 300)
 LIFTS = torch.where(torch.arange(300) % 11 == 3, -torch.inf, torch.linspace(-20, 20, 300))
+FAR_LIFTS = torch.tensor([1e10, -1e10, 0.0, -torch.inf, 3e7, -5.0]).repeat(50)
 CASES = [
     Case("plain"),
     Case("plain, few CTAs", workers=2),
@@ -424,12 +434,23 @@ CASES += [
     Case("split, documents", heads=(1, 1), **documents(900, 3, 140, more=mods.causal_mask), split_over=20),
     Case("split, parts without keys", (200, 2000), (1, 1), (128, 40), mask_mod=seldom, split_over=6),
 ]
-if KERNEL == "sm90":
+CASES += [
+    Case("far below", (200, 420), score_mod=far_below, mask_mod=mods.causal_bottom_right(200, 420), dtype=torch.float16),
+    Case("far above", (200, 420), score_mod=far_above, dims=(64, 64)),
+    Case("far slopes", (200, 420), score_mod=far_slopes, dims=(64, 64), runs=2),
+]
+if KERNEL == "sm100":
     CASES += [
-        Case("far below", (200, 420), score_mod=far_below, mask_mod=mods.causal_bottom_right(200, 420), dtype=torch.float16),
-        Case("far above", (200, 420), score_mod=far_above, dims=(64, 64)),
-        Case("far slopes", (200, 420), score_mod=far_slopes, dims=(64, 64), runs=2),
+        Case("far below, D=192, halves", (300, 420), score_mod=far_below, mask_mod=mods.causal_bottom_right(300, 420),
+             dims=(192, 128), workers=1),
+        Case("far below, a long graph", (200, 420), score_mod=far_and_long, dims=(64, 64)),
+        Case("far below, packed", (17, 300), (16, 2), (64, 64), score_mod=far_below, pack=8),
+        Case("far factors", (300, 420), (4, 2), (64, 64), score_mod=far_factors, mask_mod=mods.causal_bottom_right(300, 420)),
+        Case("far rows", (300, 420), (4, 2), (64, 64), score_mod=lambda s, b, h, q, kv: s + FAR_LIFTS[q]),
+        Case("far rows, tables", (300, 390), (4, 4), (64, 64), 2, workers=3,
+             score_mod=lambda s, b, h, q, kv: s + KEY_BIAS[b, kv] + FAR_LIFTS[q] + RAMP[q - kv]),
     ]
+
 
 def by_column(out, lse, b, h, q, d):
     return out * COLUMN_SCALE[d] - 0.01 * lse.clamp(min=-10.0)

@@ -2,7 +2,7 @@
 
 `score - slope[h] * (q - kv)` takes two instructions for two scores: the distance is a number that grows by a constant from key to
 key, so that slope * distance of a pair of keys is one packed FMA and its sum with the scaled scores another. What is added to a
-whole row is left to the maximum and the exponent.
+whole row is left to its LSE.
 
 `score + table[h, clip(kv - q)]`, or any other function of the distance, has 255 values in a tile of 128 x 128. The threads of a
 query tile compute two each, and read them from shared memory.
@@ -51,8 +51,8 @@ class LineTable(Fixed):
         return queries + keys - 1 if self.diagonal else keys
 
     @property
-    def over_maximum(self) -> bool:
-        """Whether it reaches into the place of the maxima."""
+    def over_lse(self) -> bool:
+        """Whether it reaches into the place of the LSE."""
         return 2 * self.count > cute.size(self.words)
 
     def fill(self, rows: RowHooks, first_query: Int32, first_key: Int32) -> None:
@@ -99,9 +99,10 @@ class Additions(Fixed):
         """Whether columns differ: the scaled scores then exist before the maximum (`add`)."""
         return self.step is not None or self.tabled
 
-    def of_row(self, value: Float32) -> Float32:
-        """With what `add` leaves to the maximum and the exponent."""
-        return value if self.begin is None or self.step is not None else value + self.begin
+    @property
+    def of_row(self) -> Float32 | None:
+        """What `add` leaves to the row's end: it is the same for all of its scores."""
+        return self.begin if self.step is None else None
 
     def kept(self, offset) -> Callable[[int], Float32] | None:
         """Column after `offset` -> the value of `Split.kept`."""

@@ -35,16 +35,16 @@ class Statistics(Fixed):
 
     @property
     def factor(self) -> cute.Tensor:
-        """[rows, query tiles]: the factor for O with every tile, and the row sum at the end."""
+        """[rows, query tiles]: the factor for O with every tile, and at the end."""
         return self.words[None, 0, None]
 
     @property
-    def maximum(self) -> cute.Tensor:
+    def lse(self) -> cute.Tensor:
         """[rows, query tiles]: of the row, at the end."""
         return self.words[None, 1, None]
 
     def of_tile(self, q_tile: Int32) -> cute.Tensor:
-        """All words of a query tile: of the factor, then of the maximum."""
+        """All words of a query tile: of the factor, then of the LSE."""
         rows, places, _ = self.words.shape
         return cute.make_tensor(self.words[None, None, q_tile].iterator, cute.make_layout(rows * places))
 

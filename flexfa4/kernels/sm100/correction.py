@@ -13,7 +13,7 @@ from cutlass.cute.nvgpu import tcgen05
 from flexfa4.emit.values import select
 
 from ..carried import Fixed
-from ..hooks import LN_2, Hooks, RowHooks
+from ..hooks import Hooks, RowHooks
 from ..runs import Runs
 from ..walk import UNSPLIT, WorkItem
 from .context import Context
@@ -124,19 +124,15 @@ class Correction(Fixed):
         ctx, barriers = self.ctx, self.ctx.barriers
         in_item, any_tile = seen
         factor_parity, o_parity, out_parity = parities
-        row_sum, row_max = Float32(0.0), -Float32.inf
+        factor, lse = Float32(0.0), -Float32.inf
         if any_tile:
             barriers.scale_full.wait(i, factor_parity)
-            row_sum = ctx.statistics.factor[self.thread, i]
-            row_max = ctx.statistics.maximum[self.thread, i]
+            factor = ctx.statistics.factor[self.thread, i]
+            lse = ctx.statistics.lse[self.thread, i]
             barriers.scale_empty.arrive(i)
         # Of a query tile that sees none it says that its queries, in the place of the output, have been loaded.
         if in_item:
             barriers.o_full.wait(i, o_parity)
-        factor, lse = Float32(0.0), -Float32.inf
-        if row_max != -Float32.inf:
-            factor = cute.arch.rcp_approx(row_sum)
-            lse = (row_max + cute.math.log2(row_sum, fastmath=True)) * LN_2
         barriers.out_empty.wait(i, out_parity)
         place = ctx.place(item)
         row = ctx.row(place, i, self.thread)

@@ -1,10 +1,10 @@
-"""The softmax warpgroups, one a query tile: S from tensor memory, a row a thread; P back over S, row sums and maxima kept.
+"""The softmax warpgroups, one a query tile: S from tensor memory, a row a thread; P back over S; factor and LSE at the end.
 
 The row maximum that scores are measured from moves only when it would grow by more than `rescale_tau` (in log2): P stays below
 2**tau, and O need not be rescaled. The sums are of the same exponentials, so the final division makes the result exact.
 
 What a score graph adds to the score and multiplies it by is not computed in it: additions come with the scale, before the maximum
-(`additions.py`), and what is the same for a row goes into the exponent.
+(`additions.py`), and what is the same for a row into its LSE.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ..spread import Spread
 from ..walk import Place
 from .additions import Additions, LineTable
 from .context import Context
+from .exponents import BOUNDED, LEAST, Exponents
 from .scheduler import following
 
 WARP = 32
@@ -55,16 +56,18 @@ class State(Carried):
 
     def restarted(self) -> State:
         """At a new row."""
-        return replace(self, row_max=Float32(-Float32.inf), row_sum=Float32(0.0))
+        return replace(self, row_max=Float32(LEAST), row_sum=Float32(0.0))
 
 
 @dataclass(frozen=True)
 class Edits(Fixed):
-    """How the graphs run. scored: the score graph has more than additions and factors. in_registers: it runs, and additions are
+    """How the graphs run. scored: the score graph has more than additions and factors; far: its numbers may be far from
+    0. in_registers: it runs, and additions are
     made, on a row of S in registers on tiles without hidden keys: not where it is so long that 128 copies of it fill the
     instruction cache. columns: of S at a time where graphs run in a loop: fewer where they need more registers for each."""
 
     scored: bool
+    far: bool
     in_registers: bool
     columns: int
 
@@ -73,7 +76,8 @@ class Edits(Fixed):
         score = element_operations(hooks.split.inner) if hooks.split else 0
         mask = element_operations(hooks.emitters["mask"].graph.root) if hooks.has("mask") else 0
         scored = hooks.split is not None and hooks.split.inner.op is not Op.SCORE
-        return Edits(scored, score <= MOST_UNROLLED, 32 if score + mask <= MOST_UNROLLED else 16)
+        far = scored and hooks.split.inner.op not in BOUNDED
+        return Edits(scored, far, score <= MOST_UNROLLED, 32 if score + mask <= MOST_UNROLLED else 16)
 
 
 @dataclass(frozen=True)
@@ -122,8 +126,10 @@ class Softmax(Fixed):
                 runs = scheduler.next_runs(runs)
             if any_tile:
                 ctx.barriers.scale_empty.wait(self.q_tile, state.empty_parity)
-                ctx.statistics.maximum[self.thread, self.q_tile] = state.row_max
-                state = self.hand_over(state, state.row_sum)
+                added = Additions.of(row.hooks, place.kv_begin, ctx.tiles.kv_tile, table)
+                factor, lse = self.exponents(row, added).end(state.row_max, state.row_sum, added.of_row)
+                ctx.statistics.lse[self.thread, self.q_tile] = lse
+                state = self.hand_over(state, factor)
             at = scheduler.next(at)
         barriers.tmem_free.arrive(0)
 
@@ -215,11 +221,11 @@ class Softmax(Fixed):
         cute.copy(store, r_s, store.partition_D(part))
 
     def spread(self, row: Row, count: int) -> Spread:
-        """Through the place of this warp's row maxima, which are written at the end of a row."""
-        if row.table is not None and row.table.over_maximum:
+        """Through the place of this warp's LSE, which is written at the end of a row."""
+        if row.table is not None and row.table.over_lse:
             return Spread(None, count)
         warp = cute.arch.make_warp_uniform(self.thread // WARP * WARP)
-        words = cute.recast_ptr(self.ctx.statistics.maximum[None, self.q_tile].iterator + warp, dtype=Int32)
+        words = cute.recast_ptr(self.ctx.statistics.lse[None, self.q_tile].iterator + warp, dtype=Int32)
         return Spread(cute.make_tensor(words.align(16), cute.make_layout(WARP)), count)
 
     @cute.jit
@@ -227,16 +233,18 @@ class Softmax(Fixed):
         """Exponentials of a row of scores to P, its statistics to the correction warpgroup."""
         if cutlass.const_expr(row.table is not None):
             row.table.synchronise()
-        if cutlass.const_expr(added.by_column):
-            top = max_of(s)
-        else:
-            top = scaled_max(s, row.scale, row.hooks.factor() is not None)
-        row_max, factor = self.move_max(state.row_max, added.of_row(top))
+        exponents = self.exponents(row, added)
+        row_max, factor = self.move_max(state.row_max, exponents.maximum(s), exponents)
         state = self.hand_over(replace(state, row_max=row_max), factor)
         self.take_turn(state.turn_parity, shared)
-        total = self.write_p(s, None if added.by_column else row.scale, added.of_row(-finite(row_max)), shared)
+        total = self.write_p(s, exponents, exponents.offset(row_max), shared)
         state = self.turned(state, shared)
         return replace(state, row_sum=state.row_sum * factor + total)
+
+    def exponents(self, row: Row, added: Additions) -> Exponents:
+        if added.by_column:
+            return Exponents(None, False, False)
+        return Exponents(row.scale, row.hooks.factor() is not None, row.edits.far)
 
     def first_turn(self) -> Int32 | None:
         """The parity of a softmax warp's first turn: query tile 0 begins, with the phase before the first."""
@@ -273,7 +281,7 @@ class Softmax(Fixed):
         return cute.arch.make_warp_uniform(self.thread // WARP)
 
     def hand_over(self, state: State, factor: Float32) -> State:
-        """Tells the correction warpgroup the factor for O, or at the end the row sum; their place is empty."""
+        """Tells the correction warpgroup the factor for O; its place is empty."""
         ctx, barriers = self.ctx, self.ctx.barriers
         ctx.statistics.factor[self.thread, self.q_tile] = factor
         barriers.scale_full.arrive(self.q_tile)
@@ -292,31 +300,31 @@ class Softmax(Fixed):
         return cute.make_tensor(r_s.iterator, cute.make_layout((1, self.ctx.tiles.kv_tile)))
 
     @cute.jit
-    def move_max(self, old: Float32, tile_max: Float32):
+    def move_max(self, old: Float32, tile_max: Float32, exponents: Exponents):
         """(the maximum to measure from, the factor for what was measured from the old one)."""
         new = cute.arch.fmax(old, tile_max)
-        moved = old - finite(new)
+        moved = (old - new) * exponents.size
         factor = cute.math.exp2(moved, fastmath=True)
         if moved >= -self.ctx.tiles.rescale_tau:
             new = old
             factor = Float32(1.0)
         return new, factor
 
-    def write_p(self, s: cute.Tensor, scale: Float32 | None, offset: Float32, shared: Boolean | bool) -> Float32:
-        """s becomes exp2(s * scale + offset), scale None for 1; P, which is s rounded, goes to tensor memory and is announced in
+    def write_p(self, s: cute.Tensor, exponents: Exponents, offset: Float32, shared: Boolean | bool) -> Float32:
+        """s becomes its exponentials; P, which is s rounded, goes to tensor memory and is announced in
         two parts. Returns the sum of s: of the first part while the exponentials of the second are under way."""
         barriers, tiles = self.ctx.barriers, self.ctx.tiles
         early = tiles.early_p or tiles.kv_tile
-        self.write_columns(s, scale, offset, 0, early, shared)
+        self.write_columns(s, exponents, offset, 0, early, shared)
         barriers.p_ready.arrive(self.q_tile)
         sums = Sums().add(s, 0, early)
         if tiles.early_p:
-            self.write_columns(s, scale, offset, early, tiles.kv_tile, shared)
+            self.write_columns(s, exponents, offset, early, tiles.kv_tile, shared)
             barriers.p_full.arrive(self.q_tile)
             sums = sums.add(s, early, tiles.kv_tile)
         return sums.total()
 
-    def write_columns(self, s: cute.Tensor, scale: Float32 | None, offset: Float32, begin: int, end: int,
+    def write_columns(self, s: cute.Tensor, exponents: Exponents, offset: Float32, begin: int, end: int,
                       shared: Boolean | bool) -> None:
         """Columns begin .. end - 1 of P."""
         shapes = self.ctx.shapes
@@ -328,11 +336,7 @@ class Softmax(Fixed):
         p = cute.make_tensor(cute.recast_ptr(words.iterator, dtype=shapes.dtype), cute.make_layout(cute.size(s)))
         for first in range(begin, end, STORE_COLUMNS):
             for j in range(first, first + STORE_COLUMNS, 2):
-                if scale is None:
-                    pair = _add((s[j], s[j + 1]), (offset, offset))
-                else:
-                    pair = cute.arch.fma_packed_f32x2((s[j], s[j + 1]), (scale, scale), (offset, offset), rnd="rn")
-                s[j], s[j + 1] = self.exponentials(j // 2, *pair)
+                s[j], s[j + 1] = self.exponentials(j // 2, *exponents.of((s[j], s[j + 1]), offset))
                 if j + 2 == self.ctx.tiles.out_of_step:
                     self.pass_turn(shared)
             part(p, first).store(part(s, first).load().to(shapes.dtype))
@@ -346,12 +350,6 @@ class Softmax(Fixed):
         if (slot + 1) * share // 8 > slot * share // 8:
             return exp2_packed(x, y, self.ctx.tiles.exp_degree)
         return cute.math.exp2(x, fastmath=True), cute.math.exp2(y, fastmath=True)
-
-
-@cute.jit
-def finite(row_max: Float32) -> Float32:
-    """0 for a row that has seen no key yet: its exponentials are of -inf then, and not of NaN."""
-    return row_max if row_max != -Float32.inf else Float32(0.0)
 
 
 def all_inside(gathered: Sequence) -> Boolean:
@@ -378,32 +376,6 @@ def load_columns(copy, part: cute.Tensor) -> cute.Tensor:
     cute.copy(copy, copy.partition_S(part), fragment)
     cute.arch.fence_view_async_tmem_load()
     return fragment
-
-
-@cute.jit
-def scaled_max(s: cute.Tensor, scale: Float32, signed: cutlass.Constexpr) -> Float32:
-    """The largest s * scale. signed: scale may be negative."""
-    top = Float32(0.0)
-    if cutlass.const_expr(signed):
-        if scale < 0.0:
-            top = extreme_of(s, cute.arch.fmin)
-        else:
-            top = max_of(s)
-    else:
-        top = max_of(s)
-    return top * scale
-
-
-def max_of(s: cute.Tensor) -> Float32:
-    return extreme_of(s, cute.arch.fmax)
-
-
-def extreme_of(s: cute.Tensor, further) -> Float32:
-    """Four chains, which the compiler makes three-input maxima of."""
-    chains = [s[j] for j in range(4)]
-    for j in range(4, cute.size(s)):
-        chains[j % 4] = further(chains[j % 4], s[j])
-    return further(further(chains[0], chains[1]), further(chains[2], chains[3]))
 
 
 class Sums:

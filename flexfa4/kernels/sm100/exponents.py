@@ -1,0 +1,108 @@
+"""What exponentials are taken of, and what a row is measured from.
+
+Three kinds. Scores that are scaled already, which additions by column leave; scores that an FMA scales, with the offset; those
+of graphs that may write masks as numbers. The FMA's offset is a rounded product: at the largest score the exponent is 0
+but for that rounding, which the row's exponentials share and the end divides by. Of scores by -1e10 it is 2^9 in log2. There the
+difference is taken first, and scaled after.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32
+
+from flexfa4.emit.values import select
+from flexfa4.ir import Op
+
+from ..carried import Fixed
+from ..hooks import LN_2
+
+# The least float. A row that has seen no key yet is measured from it: -inf less it is -inf.
+LEAST = -3.4028234663852886e38
+# Where a row has seen a key its sum is above it, where not below: a polynomial's 2**-inf is 2**-126.
+LEAST_SUM = 2.0**-64
+# Graphs with these at their end, a factor apart, write no number far from 0.
+BOUNDED = {Op.TANH, Op.SIGMOID, Op.SIN, Op.COS, Op.ERF}
+
+
+@dataclass(frozen=True)
+class Exponents(Fixed):
+    """scale: of scores, None where they are scaled already; signed: it may be negative; far: scores may be far from 0. A row is
+    measured from its largest score in log2; a far one from the score times the scale's sign."""
+
+    scale: Float32 | None
+    signed: bool
+    far: bool
+
+    @property
+    def size(self) -> Float32:
+        """What the difference of two row maxima is times, in log2."""
+        if not self.far:
+            return Float32(1.0)
+        return cute.math.absf(self.scale) if self.signed else self.scale
+
+    def sign(self) -> Float32:
+        return select(self.scale < 0.0, Float32(-1.0), Float32(1.0), Float32)
+
+    def maximum(self, s: cute.Tensor) -> Float32:
+        """Of a row of scores [1, n]."""
+        if self.scale is None:
+            return extreme_of(s, cute.arch.fmax)
+        top = largest(s, self.scale, self.signed)
+        if not self.far:
+            return top * self.scale
+        return top * self.sign() if self.signed else top
+
+    def offset(self, row_max: Float32) -> Float32:
+        return -(row_max * self.sign()) if self.far and self.signed else -row_max
+
+    def of(self, pair: tuple, offset: Float32) -> tuple:
+        """Two scores' exponents."""
+        offsets = offset, offset
+        if self.scale is None:
+            return cute.arch.add_packed_f32x2(pair, offsets, rnd="rn")
+        scales = self.scale, self.scale
+        if self.far:
+            return cute.arch.mul_packed_f32x2(cute.arch.add_packed_f32x2(pair, offsets, rnd="rn"), scales, rnd="rn")
+        return cute.arch.fma_packed_f32x2(pair, scales, offsets, rnd="rn")
+
+    def end(self, row_max: Float32, row_sum: Float32, added: Float32 | None) -> tuple[Float32, Float32]:
+        """(the last factor for O, LSE) of a row: 0 and -inf where it saw no key. added: to all scores, in log2; None for 0."""
+        empty = row_sum < LEAST_SUM
+        # A score that overflows with the scale is about the least float.
+        top = cute.arch.fmax(row_max * self.size, Float32(LEAST)) if self.far else row_max
+        log2 = top + cute.math.log2(row_sum, fastmath=True)
+        factor = cute.arch.rcp_approx(row_sum)
+        if added is not None:
+            empty = empty | (added == -math.inf)
+            log2, factor = log2 + added, factor + (added - added)
+        lse = log2 * LN_2
+        if self.far:
+            lse = select(top == LEAST, top, lse, Float32)
+        return select(empty, Float32(0.0), factor, Float32), select(empty, Float32(-math.inf), lse, Float32)
+
+
+@cute.jit
+def largest(s: cute.Tensor, scale: Float32, signed: cutlass.Constexpr) -> Float32:
+    """The s whose s * scale is largest. signed: scale may be negative."""
+    top = Float32(0.0)
+    if cutlass.const_expr(signed):
+        if scale < 0.0:
+            top = extreme_of(s, cute.arch.fmin)
+        else:
+            top = extreme_of(s, cute.arch.fmax)
+    else:
+        top = extreme_of(s, cute.arch.fmax)
+    return top
+
+
+def extreme_of(s: cute.Tensor, further) -> Float32:
+    """Four chains, which the compiler makes three-input maxima of."""
+    chains = [s[j] for j in range(4)]
+    for j in range(4, cute.size(s)):
+        chains[j % 4] = further(chains[j % 4], s[j])
+    return further(further(chains[0], chains[1]), further(chains[2], chains[3]))
