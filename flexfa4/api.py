@@ -66,13 +66,13 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     mods = (score_mod, block_mask, mask_mod, out_mod)
     found, made = None, {}
     # By identity, since 1 is equal to True: a kind of call is known by flags that are bools.
-    if (debug is False and (precise is False or precise is True) and (enable_gqa is False or enable_gqa is True)
-            and (return_lse is False or return_lse is True) and not torch.compiler.is_dynamo_compiling()):
-        want_lse = return_lse if return_aux is None else _wants_lse(return_lse, return_aux)
-        found = repeat.again(query, key, value, mods, scale, (enable_gqa, precise), want_lse, made)
-    else:
+    may_be_known = (debug is False and (precise is False or precise is True) and (enable_gqa is False or enable_gqa is True)
+                    and (return_lse is False or return_lse is True) and not torch.compiler.is_dynamo_compiling())
+    if not may_be_known:
         check_flags(enable_gqa=enable_gqa, return_lse=return_lse, precise=precise, debug=debug)
-        want_lse = return_lse if return_aux is None else _wants_lse(return_lse, return_aux)
+    want_lse = return_lse if return_aux is None else _wants_lse(return_lse, return_aux)
+    if may_be_known:
+        found = repeat.again(query, key, value, mods, scale, (enable_gqa, precise), want_lse, made)
     out, lse = _first((query, key, value), mods, scale, (enable_gqa, precise), debug, made) if found is None else found
     if return_aux is not None:
         return out, AuxOutput(lse=lse if want_lse else None)

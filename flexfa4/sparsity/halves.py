@@ -24,12 +24,17 @@ def halved(spans: Spans) -> Spans:
     return replace(whole, row_ptr=torch.from_numpy(row_ptr), compact=torch.from_numpy(runs.astype(run_type(spans.columns))))
 
 
+def of_halves(kinds):
+    """(upper, lower): `Kind`s, of an array or tensor of kinds that tell two halves apart."""
+    return kinds & _KIND, kinds >> _BITS
+
+
 def tiles_seen(runs: np.ndarray, apart: bool) -> tuple[int, int]:
     """Of runs [n, 3] of work tiles of two halves: tiles of half the rows that both work on together, and those of them in which
     keys are hidden. apart: kinds tell the halves apart; otherwise both work on all of them."""
     begin, end, kind = runs.astype(np.int64).T
     seen = hidden = 0
-    for own in (kind & _KIND, kind >> _BITS) if apart else (kind, kind):
+    for own in of_halves(kind) if apart else (kind, kind):
         seen += int((end - begin)[own != Kind.EMPTY].sum())
         hidden += int((end - begin)[(own != Kind.EMPTY) & (own != Kind.FULL)].sum())
     return seen, hidden

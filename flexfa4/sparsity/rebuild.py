@@ -15,7 +15,7 @@ from flexfa4.ir import Op
 from flexfa4.ir.bound import BoundGraph
 
 from .device_tiles import device_states, fits
-from .halves import paired_states
+from .halves import of_halves, paired_states
 from .spans import Kind, Tiling
 
 # Elements evaluated at once.
@@ -124,7 +124,7 @@ def _write(states: torch.Tensor, fixed: FixedSpans) -> None:
 
 def _put_in_order(states: torch.Tensor, fixed: FixedSpans) -> None:
     """Of equal rows the last comes first, as `flexfa4.schedule.lpt` has them."""
-    halves = (states & 3, states >> 2) if fixed.halved else (states,)
+    halves = of_halves(states) if fixed.halved else (states,)
     less = _PARTIAL_COST - _FULL_COST
     cost = sum((half != Kind.EMPTY).sum(1) * _PARTIAL_COST - (half == Kind.FULL).sum(1) * less for half in halves)
     last = fixed.tiling.q_tiles - 1
@@ -148,6 +148,6 @@ def _joined(states: torch.Tensor, halved: bool) -> torch.Tensor:
     last = torch.where(there, column, -1).amax(1, keepdim=True)
     kind = torch.full_like(states[:, :1], Kind.PARTIAL)
     if halved:
-        upper, lower = ((x != 0).any(1, keepdim=True).to(torch.uint8) for x in (states & 3, states >> 2))
+        upper, lower = ((x != 0).any(1, keepdim=True).to(torch.uint8) for x in of_halves(states))
         kind = paired_states(torch.stack([upper, lower], dim=1)).view(-1, 1)
     return torch.where((column >= first) & (column <= last), kind, 0)

@@ -14,7 +14,7 @@ from flexfa4.ir.bound import BoundGraph
 
 from .cells import Cells
 from .documents import Blocks, blocks_of
-from .halves import paired
+from .halves import of_halves, paired
 from .refine import Refiner
 from .spans import Kind, Tiling, runs_of_segments
 
@@ -63,7 +63,7 @@ class WorkSpans:
         runs = self.runs.numpy().astype(np.int64)
         length = runs[:, 1] - runs[:, 0]
         if self.halved:
-            halves = runs[:, 2] & 3, runs[:, 2] >> 2
+            halves = of_halves(runs[:, 2])
             return {kind: sum(int(length[half == kind].sum()) for half in halves) for kind in (Kind.PARTIAL, Kind.FULL, INSIDE)}
         return {kind: int(length[runs[:, 2] == kind].sum()) for kind in (Kind.PARTIAL, Kind.FULL, INSIDE)}
 

@@ -1,7 +1,7 @@
-#include <algorithm>
 // Loads, stores, matrix loads/stores of shared memory, and non-bulk asynchronous copies.
 #include "memory.h"
 #include "order.h"
+#include <algorithm>
 
 u8 *Cta::at(u32 off, u32 n, const char *what, const Ins &I) {
     u32 rel = off - SMEM_BASE;

@@ -61,10 +61,10 @@ class State(Carried):
 
 @dataclass(frozen=True)
 class Edits(Fixed):
-    """How the graphs run. scored: the score graph has more than additions and factors; far: its numbers may be far from
-    0. in_registers: it runs, and additions are
-    made, on a row of S in registers on tiles without hidden keys: not where it is so long that 128 copies of it fill the
-    instruction cache. columns: of S at a time where graphs run in a loop: fewer where they need more registers for each."""
+    """How the graphs run. scored: the score graph has more than additions and factors; far: its numbers may be far from 0.
+    in_registers: it runs, and additions are made, on a row of S in registers on tiles without hidden keys: not where it is so
+    long that 128 copies of it fill the instruction cache. columns: of S at a time where graphs run in a loop: fewer where they
+    need more registers for each."""
 
     scored: bool
     far: bool
