@@ -86,17 +86,18 @@ def variable_length_tiles(lengths: tuple[int, ...], q_tile: int, kv_tile: int) -
 
 
 def areas() -> list[dict]:
-    rows = []
+    rows, seen = [], set()
     for name, packed in SETS.items():
         mask, lengths = mask_of(packed), packed.lengths
-        if any(r["lengths"] == lengths for r in rows):
+        if lengths in seen:  # the same documents for another number of heads
             continue
+        seen.add(lengths)
         for q_tile, kv_tile in AREA_TILES:
             per_tile = q_tile * kv_tile / packed.pairs
             work, grid = mask.work_spans(q_tile, kv_tile), mask.spans(q_tile, kv_tile).counts()
             counts = work.counts()
             rows.append(dict(
-                set=name, lengths=lengths, tile=f"{q_tile} x {kv_tile}", work_tiles=int(work.present.sum()),
+                set=name, documents=len(lengths), tile=f"{q_tile} x {kv_tile}", work_tiles=int(work.present.sum()),
                 grid=(grid[PARTIAL] + grid[FULL]) * per_tile, placed=sum(counts.values()) * per_tile,
                 varlen=variable_length_tiles(lengths, q_tile, kv_tile) * per_tile, grid_partial=grid[PARTIAL],
                 placed_partial=counts[PARTIAL], placed_inside=counts[INSIDE]))
@@ -109,7 +110,7 @@ def area_table(rows: list[dict]) -> str:
     lines = ["Area of the tiles over the area of the pairs kept (one head), and how many tiles look at labels:", "",
              "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for r in rows:
-        lines.append(f"| {r['set']} ({len(r['lengths'])}) | {r['tile']} | {r['grid']:.3f} | {r['placed']:.3f} "
+        lines.append(f"| {r['set']} ({r['documents']}) | {r['tile']} | {r['grid']:.3f} | {r['placed']:.3f} "
                      f"| {r['varlen']:.3f} | "
                      f"{r['grid_partial']} | {r['placed_partial']} | {r['placed_inside']} |")
     return "\n".join(lines) + "\n"

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 KERNELS = ROOT / "tests" / "kernels"
 SHARES = 4
-AT_ONCE = 2  # processes
+AT_ONCE = len(os.sched_getaffinity(0))  # processes
 PARTS = {
     "cases": [("kernel_grid.py", "cases")],
     "lengths": [("kernel_grid.py", "lengths", f"{i}/{SHARES}") for i in range(SHARES)],
