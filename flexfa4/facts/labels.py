@@ -62,11 +62,20 @@ class LabelTable:
         self.space = space
         # Of labels in one row of which none comes back, each run is a label of its own, and its number is its name.
         self.numbered = runs.length == runs.size and _distinct(runs.values)
-        self.rising = self.numbered or self._rise()
-        if not self.rising:
-            names = self.names
-            self.low, self.high = SparseTable(names, np.minimum), SparseTable(names, np.maximum)
-            self.marks = SparseTable(np.uint64(1) << (names & 63).astype(np.uint64), np.bitwise_or)
+        # Runs are maximal: where a label of a row comes twice, it comes back after another one, and names fall.
+        self.rising = self.numbered or (runs.length != runs.size and self._rise())
+
+    @cached_property
+    def low(self) -> SparseTable:
+        return SparseTable(self.names, np.minimum)
+
+    @cached_property
+    def high(self) -> SparseTable:
+        return SparseTable(self.names, np.maximum)
+
+    @cached_property
+    def marks(self) -> SparseTable:
+        return SparseTable(np.uint64(1) << (self.names & 63).astype(np.uint64), np.bitwise_or)
 
     @cached_property
     def names(self) -> np.ndarray:

@@ -20,6 +20,8 @@ from flexfa4.ir import Node, Op
 from flexfa4.ir.dtypes import INT_RANGE
 
 from .cells import Cells
+from .label_runs import row_of, runs_along, sides_of
+from .rectangles import Labels, both, holding, met, places_in, runs_of, within, without
 from .sides import Axis, Position, RunNumbers, Side
 from .spans import Kind, Spans, Tiling, run_type, runs_in_order, runs_of_segments
 
@@ -67,7 +69,7 @@ class _Mask:
         kv = q.like(Op.KV) if same else Axis(Op.KV, tiling.kv_len, tiling.kv_tile)
         self.q, self.kv = q, kv
         self.rows, self.columns = (kv, q) if transposed else (q, kv)
-        self._named: dict[tuple, RunNumbers] = {}
+        self._named: dict[tuple, RunNumbers | Labels] = {}
         self._sides: list[tuple] = []
 
     # What each term is, tile by tile
@@ -85,6 +87,8 @@ class _Mask:
         table = None if term.pair is None else self.analysis.tables.labels(term.pair)
         if table is not None:
             loads = term.pair.loads
+            if not table.rising:
+                return self._coming_back(table)
             return self._labels(self.q, table, loads[term.q_load]), self._labels(self.kv, table, loads[1 - term.q_load])
         return self._sum(self.q, term.q, term), self._sum(self.kv, term.kv, term)
 
@@ -154,6 +158,23 @@ class _Mask:
         side.dense = True
         return side
 
+    def _coming_back(self, table: LabelTable) -> tuple[Labels, Labels]:
+        """(query's side, key's side) of labels whose names do not rise."""
+        row, sides = row_of(self.analysis.bound, table, self.b, self.h), sides_of(self.analysis.bound, table)
+        if row is None or sides is None:
+            raise Unfit
+        return tuple(self._labels_in_order(axis, table, row, side) for axis, side in zip((self.q, self.kv), sides))
+
+    def _labels_in_order(self, axis: Axis, table: LabelTable, row: int, side: tuple[int, int]) -> Labels:
+        key = table, axis.tile, axis.length, side
+        if key not in self._named:
+            found = runs_along(table, row, side, axis.length)
+            if found is None:
+                raise Unfit
+            begins, first, last = found
+            self._named[key] = Labels(axis, begins, table.runs.values[first:last])
+        return self._named[key]
+
     # Along each row
 
     def runs(self) -> tuple[np.ndarray, np.ndarray]:
@@ -165,13 +186,18 @@ class _Mask:
         """An AND of intervals is one: in each row the tiles that are possible, and among them those that are certain."""
         columns, rows = self.columns.count, self.rows.count
         may = must = inner = None, None
-        known = True
+        known, back = True, None
         for term, sides in self._each():
+            if _come_back(sides):
+                back = sides if back is None else both(back, sides)
+                continue
             possible, certain = self._intervals(term, sides)
             may = _later(may[0], possible[0]), _earlier(may[1], possible[1])
             inner = _but_one(inner, must, certain)
             must = _later(must[0], certain[0]), _earlier(must[1], certain[1])
             known = known and not isinstance(term, OneSided) and sides[0].dense and sides[1].dense
+        if back is not None:
+            return self._rectangles(back, may, must, inner, known)
         # In each row [begin, first) and [last, end) are PARTIAL and [first, last) is FULL.
         begin = may[0] if isinstance(may[0], np.ndarray) else np.full(rows, may[0] or 0)
         end = may[1] if isinstance(may[1], np.ndarray) else np.full(rows, columns if may[1] is None else may[1])
@@ -188,6 +214,31 @@ class _Mask:
             return _packed((begin, first, last, end), columns)
         full = np.flatnonzero(last > first)
         return self._segments((full, first[full], last[full]), _tiles([(begin, first), (last, end)]), kinds)
+
+    def _rectangles(self, labels: tuple[Labels, Labels], may: tuple, must: tuple, inner: tuple,
+                    known: bool) -> tuple[np.ndarray, np.ndarray]:
+        """As `_conjunction`, of what the other terms leave of the rectangles of labels that come back."""
+        rows, columns = labels[::-1] if self.transposed else labels
+        found, count = met(rows, columns, may, must), self.columns.count
+        if found is None:
+            raise Unfit
+        partial = without(found.some, found.full)
+        if known:
+            # Where several labels are met, the others are to be certain; where one is, all but one of them.
+            several = without(found.some, found.one)
+            open_ = [within(several, (None, must[0]), count)] if must[0] is not None else []
+            open_ += [within(several, (_later(*must), None), count)] if must[1] is not None else []
+            open_ += [within(found.one, bounds, count) for bounds in self._looks(may, must, inner)]
+        else:
+            open_ = [partial]
+        if sum(int((x.end - x.begin).sum()) for x in open_) > _MOST_OPEN:
+            raise Unfit
+        tiles = [places_in(x, count) for x in open_]
+        kinds = self._open_tiles(*(np.concatenate(x) for x in zip(*tiles)), known) if tiles else None
+        if kinds is None:
+            return runs_of(found.full, partial, self.rows.count, count)
+        row, begin = np.divmod(found.full.begin, count + 1)
+        return self._segments((row, begin, found.full.end - row * (count + 1)), places_in(partial, count), kinds)
 
     def _looks(self, may: tuple, must: tuple, inner: tuple) -> list[tuple]:
         """The intervals of columns, beside those that are not possible, in which two terms or more are not certain: left and
@@ -236,9 +287,16 @@ class _Mask:
     def _expression(self) -> tuple[np.ndarray, np.ndarray]:
         """As `_conjunction`, for any expression: each row is cut where a term changes, and looked at once between cuts."""
         columns = self.columns.count
-        cuts, terms = [], []
+        cuts, marks, terms = [], [], []
         for term, sides in self._each():
-            if isinstance(term, OneSided) and (term.axis or self.rows.op) is not self.rows.op:
+            if _come_back(sides):
+                found = met(*(sides[::-1] if self.transposed else sides), (None, None), (None, None))
+                if found is None:
+                    raise Unfit
+                marks += [*found.one, *found.some]
+                terms.append(lambda row, column, found=found: tuple(
+                    holding(part, row * (columns + 1) + column) for part in (found.one, found.some)))
+            elif isinstance(term, OneSided) and (term.axis or self.rows.op) is not self.rows.op:
                 at = [np.broadcast_to(x, (3, columns))[0] for x in (sides.lo, sides.hi)]
                 change = np.flatnonzero((at[0][1:] != at[0][:-1]) | (at[1][1:] != at[1][:-1])) + 1
                 if change.size > _MOST_CHANGES:
@@ -249,13 +307,7 @@ class _Mask:
                 may, must = self._intervals(term, sides)
                 cuts += [x for x in (*may, *must) if x is not None]
                 terms.append(lambda row, column, runs=(must, may): tuple(_inside(row, column, *run) for run in runs))
-        bounds = np.empty((self.rows.count, len(cuts) + 2), np.int64)
-        bounds[:, 0], bounds[:, -1] = 0, columns
-        for i, cut in enumerate(cuts):
-            bounds[:, i + 1] = cut
-        bounds.sort(axis=1)
-        row, which = np.nonzero(bounds[:, 1:] > bounds[:, :-1])
-        begin, end = bounds[row, which], bounds[row, which + 1]
+        row, begin, end = self._between(cuts, marks)
         must, may = bounds_of(self.terms.expression, [term(row, begin) for term in terms])
         row, begin, end, kind = _merged(row, begin, end, may.astype(np.int8) + must)
         open_ = np.flatnonzero(kind == Kind.PARTIAL)
@@ -266,6 +318,26 @@ class _Mask:
             return runs_in_order(row, begin, end, kind, self.rows.count, columns)
         full = kind == Kind.FULL
         return self._segments((row[full], begin[full], end[full]), tiles, kinds)
+
+    def _between(self, cuts: list, marks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(row, begin, end) of the segments that rows are cut into: at the same columns or at one each ([rows]), and at flat
+        places, as in `Segments`."""
+        columns = self.columns.count
+        bounds = np.empty((self.rows.count, len(cuts) + 2), np.int64)
+        bounds[:, 0], bounds[:, -1] = 0, columns
+        for i, cut in enumerate(cuts):
+            bounds[:, i + 1] = cut
+        if not marks:
+            bounds.sort(axis=1)
+            row, which = np.nonzero(bounds[:, 1:] > bounds[:, :-1])
+            return row, bounds[row, which], bounds[row, which + 1]
+        bounds += np.arange(self.rows.count)[:, None] * (columns + 1)
+        flat = np.concatenate([bounds.reshape(-1), *marks])
+        flat.sort()
+        row, begin = np.divmod(flat[:-1], columns + 1)
+        end = flat[1:] - row * (columns + 1)
+        there = (begin < end) & (begin < columns)         # past the last column of a row the next one begins
+        return row[there], begin[there], end[there]
 
     def _segments(self, full: tuple, tiles: tuple, others: tuple) -> tuple[np.ndarray, np.ndarray]:
         """(row_ptr, runs) of FULL segments (row, begin, end) and of tiles (row, column), PARTIAL but for `others`: the flat
@@ -317,7 +389,7 @@ class _Mask:
                 a, b = (q.added, kv.added) if term.q_left else (kv.added, q.added)
                 if not (a < b if term.op is Op.LT else a <= b if term.op is Op.LE else a == b):
                     return False
-            elif not (isinstance(q, RunNumbers) and q is kv):
+            elif not (isinstance(q, (RunNumbers, Labels)) and q is kv):
                 return False
         return True
 
@@ -349,6 +421,11 @@ class _Mask:
             return some
         every = found[0] & found[1]
         return some & ~(every[0] & every[1])
+
+
+def _come_back(sides) -> bool:
+    """Whether sides, as of `_of_term`, are of labels that come back."""
+    return isinstance(sides, tuple) and isinstance(sides[0], Labels)
 
 
 def _size(x: Interval) -> int:

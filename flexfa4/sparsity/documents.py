@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flexfa4.facts.breaks import number_of, offset_along
 from flexfa4.facts.labels import LabelTable
-from flexfa4.ir import Op
 from flexfa4.ir.bound import BoundGraph
 
+from .label_runs import row_of, runs_along, sides_of
 from .spans import Tiling
 
 # What a work tile costs beside its tiles, in tiles, for the choice alone: the default of `flexfa4.schedule.CostModel.fixed`.
@@ -47,7 +46,7 @@ def blocks_of(bound: BoundGraph, tiling: Tiling, table: LabelTable | None) -> Bl
     cost less, else all of a mask row in one."""
     whole = np.array([[0], [tiling.q_len], [0], [tiling.kv_len]])
     rows = np.arange(tiling.Bm * tiling.Hm)
-    sides = None if table is None else _sides(bound, table)
+    sides = None if table is None else sides_of(bound, table)
     parts = []
     for b, h in zip(*np.divmod(rows, tiling.Hm)):
         documents = None if sides is None else _documents(bound, table, sides, tiling, int(b), int(h))
@@ -55,22 +54,10 @@ def blocks_of(bound: BoundGraph, tiling: Tiling, table: LabelTable | None) -> Bl
     return Blocks(np.repeat(rows, [p.shape[1] for p in parts]), *np.concatenate(parts, axis=1))
 
 
-def _sides(bound: BoundGraph, table: LabelTable) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """For queries and keys: which of the pair's look-ups reads their labels, and what it adds to a position."""
-    sides = []
-    for axis in (Op.Q, Op.KV):
-        found = [offset_along(load.args[table.pair.dim], axis, bound) for load in table.pair.loads]
-        which = next((i for i, c in enumerate(found) if c is not None), None)
-        if which is None:
-            return None
-        sides.append((which, found[which]))
-    return tuple(sides)
-
-
 def _documents(bound: BoundGraph, table: LabelTable, sides, tiling: Tiling, b: int, h: int) -> np.ndarray | None:
     """int64 [4, n] of (q0, q1, k0, k1): the runs of the queries' labels of one mask row, and of the keys with the same label;
     None where a key label comes back, or keys come in another order than queries."""
-    row = _table_row(bound, table, b, h)
+    row = row_of(bound, table, b, h)
     if row is None:
         return None
     queries, keys = (_runs(table, row, side, length) for side, length in zip(sides, (tiling.q_len, tiling.kv_len)))
@@ -92,28 +79,12 @@ def _documents(bound: BoundGraph, table: LabelTable, sides, tiling: Tiling, b: i
     return np.stack([q_begin, q_end, k0, k1])
 
 
-def _table_row(bound: BoundGraph, table: LabelTable, b: int, h: int) -> int | None:
-    """Which row of the table a batch and head read."""
-    row, load = 0, table.pair.loads[0]
-    for dim, (n, size) in enumerate(zip(load.args, table.dims)):
-        if dim == table.pair.dim:
-            continue
-        index = {Op.B: b, Op.H: h}.get(n.op, number_of(n, bound))
-        if index is None or not 0 <= index < size:
-            return None
-        row = row * size + index
-    return row
-
-
 def _runs(table: LabelTable, row: int, side: tuple[int, int], length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """(begin, end, name) of the runs of labels at positions 0 .. length - 1 of one axis; None where it reads past its table."""
-    which, added = side
-    which = which if len(table.sizes) == 2 else 0
-    if added < 0 or added + length > table.sizes[which]:
+    """(begin, end, name) of the runs of labels along one axis; None where it reads past its table."""
+    found = runs_along(table, row, side, length)
+    if found is None:
         return None
-    begin = row * table.runs.length + (table.sizes[0] if which else 0) + added
-    first, last = table.runs.of[begin], table.runs.of[begin + length - 1] + 1
-    begins = np.maximum(table.runs.starts[first:last] - begin, 0)
+    begins, first, last = found
     return begins, np.append(begins[1:], length), table.names[first:last].astype(np.int64)
 
 

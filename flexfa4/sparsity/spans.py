@@ -184,7 +184,7 @@ def spans_from_states(states: np.ndarray, tiling: Tiling, transposed: bool = Fal
     # Every run ends at the next change of its own row: at the latest at the closing column.
     runs[:, 1] = change[starts + 1] - row * (columns + 1) if starts.size else 0
     runs[:, 2] = kind[starts]
-    return tiling.spans(_row_pointer(row, rows.shape[0]), runs, transposed)
+    return tiling.spans(row_pointer(row, rows.shape[0]), runs, transposed)
 
 
 def spans_of_nothing(tiling: Tiling, transposed: bool = False) -> Spans:
@@ -228,7 +228,7 @@ def runs_in_order(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kind: np.
     """(row_ptr, runs) of segments that are the runs: in order of rows and columns, disjoint and maximal."""
     runs = np.empty((row.size, 3), run_type(columns))
     runs[:, 0], runs[:, 1], runs[:, 2] = begin, end, kind
-    return _row_pointer(row, rows), runs
+    return row_pointer(row, rows), runs
 
 
 def run_type(columns: int) -> type:
@@ -236,7 +236,7 @@ def run_type(columns: int) -> type:
     return np.int16 if columns < 2**15 else np.int32
 
 
-def _row_pointer(row: np.ndarray, rows: int) -> np.ndarray:
+def row_pointer(row: np.ndarray, rows: int) -> np.ndarray:
     pointer = np.zeros(rows + 1, np.int32)
     np.cumsum(np.bincount(row, minlength=rows), out=pointer[1:])
     return pointer

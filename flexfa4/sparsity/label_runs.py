@@ -1,0 +1,49 @@
+"""Where the labels of an equality test lie along the queries and the keys: runs of equal ones, in positions of the axis."""
+from __future__ import annotations
+
+import numpy as np
+
+from flexfa4.facts.breaks import number_of, offset_along
+from flexfa4.facts.labels import LabelTable
+from flexfa4.ir import Op
+from flexfa4.ir.bound import BoundGraph
+
+
+def sides_of(bound: BoundGraph, table: LabelTable) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """For queries and keys: which of the pair's look-ups reads their labels, and what it adds to a position. None where one reads
+    at something else."""
+    sides = []
+    for axis in (Op.Q, Op.KV):
+        found = [offset_along(load.args[table.pair.dim], axis, bound) for load in table.pair.loads]
+        which = next((i for i, c in enumerate(found) if c is not None), None)
+        if which is None:
+            return None
+        sides.append((which, found[which]))
+    return tuple(sides)
+
+
+def row_of(bound: BoundGraph, table: LabelTable, b: int, h: int) -> int | None:
+    """Which row of the table a batch and head read."""
+    row, load = 0, table.pair.loads[0]
+    for dim, (n, size) in enumerate(zip(load.args, table.dims)):
+        if dim == table.pair.dim:
+            continue
+        index = {Op.B: b, Op.H: h}.get(n.op, number_of(n, bound))
+        if index is None or not 0 <= index < size:
+            return None
+        row = row * size + index
+    return row
+
+
+def runs_along(table: LabelTable, row: int, side: tuple[int, int], length: int) -> tuple[np.ndarray, int, int] | None:
+    """(begins, first, last) of the runs of labels at positions 0 .. length - 1 of one axis, as runs first .. last - 1 of the
+    table; begins: int64 [last - first]. None where it reads past its table."""
+    which, added = side
+    which = which if len(table.sizes) == 2 else 0
+    if added < 0 or added + length > table.sizes[which]:
+        return None
+    begin = row * table.runs.length + (table.sizes[0] if which else 0) + added
+    first, last = table.runs.at(np.array((begin, begin + length - 1))).tolist()
+    begins = table.runs.starts[first:last + 1] - begin
+    begins[0] = 0
+    return begins, first, last + 1

@@ -1,0 +1,190 @@
+"""Tiles of labels that come back: a run of queries and a run of keys with the same label are a rectangle of the score matrix.
+
+The tiles that rectangles touch hold something, and those that one covers hold nothing else. So an equality of labels in any order
+costs a look a run and row of tiles, times how often the labels there come back, and no pair of tiles without a common label is
+met. Other terms of the mask cut each row of rectangles as they cut a row of tiles.
+"""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .sides import Axis, Side
+from .spans import Kind, run_type, row_pointer
+
+# (begin, end) of the columns of each row, as `bands` has them: int64 [rows] or int each, None for all before or after.
+Bounds = tuple
+# Tiles met by rectangles beyond which looking at every tile is as good.
+_MOST_MET = 1 << 17
+
+
+class Labels(Side):
+    """The labels of positions along an axis, as maximal runs of equal ones. values: [n]; begins: int64 [n] from 0, ascending."""
+
+    def __init__(self, axis: Axis, begins: np.ndarray, values: np.ndarray):
+        self.axis, self.begins, self.values, self.within = axis, begins, values, None
+        self.ends = np.append(begins[1:], axis.length)
+
+    def corners(self, i):
+        places = np.array((self.axis.first.take(i), self.axis.last.take(i)))
+        return self.values.take(self.begins.searchsorted(places, "right") - 1)
+
+    def rises(self) -> bool:
+        return False
+
+    def touched(self) -> tuple[np.ndarray, np.ndarray]:
+        """(first, one past the last) of the tiles with a position of each run."""
+        tile = self.axis.tile
+        return self.begins // tile, (self.ends + (tile - 1)) // tile
+
+    def covered(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `touched`, the tiles of which a run holds all positions; end < first where there are none."""
+        tile = self.axis.tile
+        ends = self.ends // tile
+        ends[-1] = self.axis.count
+        return (self.begins + (tile - 1)) // tile, ends
+
+
+def both(a: tuple[Labels, Labels], b: tuple[Labels, Labels]) -> tuple[Labels, Labels]:
+    """The labels, (of queries, of keys), that are equal where those of two equalities are."""
+    counts, codes = zip(*(_codes(sides) for sides in (a, b)))
+    found = []
+    for k in range(2):
+        begins = np.union1d(a[k].begins, b[k].begins)
+        first, second = (codes[n][k].take(x[k].begins.searchsorted(begins, "right") - 1) for n, x in enumerate((a, b)))
+        found.append(Labels(a[k].axis, begins, first * counts[1] + second))
+    return tuple(found)
+
+
+def _codes(sides: tuple[Labels, Labels]) -> tuple[int, list[np.ndarray]]:
+    """How many labels two sides have, and the labels of each as numbers below that."""
+    values, codes = np.unique(np.concatenate([side.values for side in sides]), return_inverse=True)
+    return values.size, np.split(codes, [sides[0].values.size])
+
+
+class Segments(NamedTuple):
+    """Disjoint segments of rows, flat: tile j of row i is at i * (columns + 1) + j. Ascending, int64 [n] each."""
+
+    begin: np.ndarray
+    end: np.ndarray
+
+
+class Met(NamedTuple):
+    """What rectangles leave of rows that other terms bound: tiles with a common label, those of them in which all labels are one,
+    and of these the ones in which the other terms hold too."""
+
+    some: Segments
+    one: Segments
+    full: Segments
+
+
+def met(rows: Labels, columns: Labels, may: Bounds, must: Bounds) -> Met | None:
+    """may, must: where the other terms may hold and where they certainly do. None where too many tiles are met."""
+    pairs = _pairs(rows, columns)
+    stride = columns.axis.count + 1
+    if pairs is None:
+        return None
+    a, b = pairs
+    row, begin, end = _rows_of(a, b, rows.touched(), columns.touched())
+    begin, end, row = _cut(row, begin, end, may)
+    row *= stride
+    begin, end = begin + row, end + row
+    begin.sort()
+    end.sort()
+    # Where as many segments have ended as have begun, one that touches no other begins.
+    apart = begin[1:] > end[:-1]
+    some = Segments(np.concatenate([begin[:1], begin[1:][apart]]), np.concatenate([end[:-1][apart], end[-1:]]))
+    row, begin, end = _rows_of(a, b, rows.covered(), columns.covered())
+    begin, end, row = _cut(row, begin, end, may)
+    one = begin + row * stride, end + row * stride
+    begin, end, row = _cut(row, begin, end, must)
+    row *= stride
+    return Met(some, Segments(np.sort(one[0]), np.sort(one[1])), Segments(np.sort(begin + row), np.sort(end + row)))
+
+
+def _pairs(rows: Labels, columns: Labels) -> tuple[np.ndarray, np.ndarray] | None:
+    """Runs of rows and of columns with the same label; None where they have too many tiles."""
+    order = columns.values.argsort(kind="stable")
+    ordered = columns.values.take(order)
+    low, high = ordered.searchsorted(rows.values, "left"), ordered.searchsorted(rows.values, "right")
+    count = high - low
+    first, end = rows.touched()
+    if int((count * (end - first)).sum()) > min(_MOST_MET, rows.axis.count * columns.axis.count):
+        return None
+    return np.arange(count.size).repeat(count), order.take(_counted(low, count))
+
+
+def _rows_of(a: np.ndarray, b: np.ndarray, rows: tuple, columns: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(row, begin, end): the columns of runs b in each row of runs a. rows, columns: (first, end) tiles of all runs."""
+    first, begin, end = rows[0].take(a), columns[0].take(b), columns[1].take(b)
+    count = np.maximum(rows[1].take(a) - first, 0)
+    count[begin >= end] = 0
+    return _counted(first, count), begin.repeat(count), end.repeat(count)
+
+
+def _counted(first: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """first, first + 1, ... of each, as many as its count."""
+    end = count.cumsum()
+    return np.arange(int(end[-1]) if end.size else 0) + (first - end + count).repeat(count)
+
+
+def _cut(row: np.ndarray, begin: np.ndarray, end: np.ndarray, bounds: Bounds) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(begin, end, row) of what is left within bounds."""
+    low, high = bounds
+    if low is None and high is None:
+        return begin, end, row
+    if low is not None:
+        begin = np.maximum(begin, low.take(row) if isinstance(low, np.ndarray) else low)
+    if high is not None:
+        end = np.minimum(end, high.take(row) if isinstance(high, np.ndarray) else high)
+    there = (begin < end).nonzero()[0]
+    return begin.take(there), end.take(there), row.take(there)
+
+
+def without(whole: Segments, part: Segments) -> Segments:
+    """What is left of segments without others inside them."""
+    begin, end = np.concatenate([whole.begin, part.end]), np.concatenate([part.begin, whole.end])
+    begin.sort()
+    end.sort()
+    there = (begin < end).nonzero()[0]
+    return Segments(begin.take(there), end.take(there))
+
+
+def within(segments: Segments, bounds: Bounds, columns: int) -> Segments:
+    """What is left of segments between bounds of their rows."""
+    row = segments.begin // (columns + 1)
+    first = row * (columns + 1)
+    begin, end, row = _cut(row, segments.begin - first, segments.end - first, bounds)
+    row *= columns + 1
+    return Segments(begin + row, end + row)
+
+
+def holding(segments: Segments, places: np.ndarray) -> np.ndarray:
+    """Which flat places lie in segments, bool."""
+    if not segments.begin.size:
+        return np.zeros(places.shape, bool)
+    at = segments.begin.searchsorted(places, "right") - 1
+    return (at >= 0) & (places < segments.end.take(at, mode="clip"))
+
+
+def places_in(segments: Segments, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """(row, column) of all tiles of segments."""
+    return np.divmod(_counted(segments.begin, segments.end - segments.begin), columns + 1)
+
+
+def runs_of(full: Segments, partial: Segments, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """(row_ptr, runs), as in Spans, of FULL and PARTIAL segments that are maximal and disjoint."""
+    begin, end = np.concatenate([full.begin, partial.begin]), np.concatenate([full.end, partial.end])
+    begin <<= 1
+    begin[:full.begin.size] |= 1
+    begin.sort()
+    end.sort()
+    row = (begin >> 1) // (columns + 1)
+    first = row * (columns + 1)
+    runs = np.empty((row.size, 3), run_type(columns))
+    runs[:, 2] = (begin & 1) + int(Kind.PARTIAL)
+    begin >>= 1
+    np.subtract(begin, first, out=runs[:, 0], casting="unsafe")
+    np.subtract(end, first, out=runs[:, 1], casting="unsafe")
+    return row_pointer(row, rows), runs
