@@ -9,12 +9,14 @@ Where a thread holds a row of scores the keys are consecutive; in a fragment of 
 where a comparison changes is counted in those.
 
 `labels[q] == labels[kv]` compares something of the key alone. Its word takes a step for each different label among the keys, of
-which there are one or two where documents are longer than a word.
+which there are one or two where documents are longer than a word. Any condition on the key alone, or on the distance alone, is a
+ballot or two (`ballots.py`).
 """
 
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass
 
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64
@@ -22,8 +24,12 @@ from cutlass import Boolean, Int32, Int64
 from flexfa4.emit.emitter import Emitter, Scope
 from flexfa4.emit.values import as_int, select
 from flexfa4.facts.axes import axes
+from flexfa4.facts.lines import Line, lines
 from flexfa4.ir import Node, Op, topological
 from flexfa4.ir.dtypes import INT_RANGE
+
+from .ballots import Ballots
+from .carried import Fixed
 
 WORD = 32
 _PER_KEY = frozenset({Op.KV, Op.SCORE})
@@ -56,7 +62,8 @@ def _never_wraps(n: Node, emitter: Emitter) -> bool:
 
 
 class Run:
-    """Bit j is key j of the stretch. keys: how many keys a word reaches over; labels: a lane for each of them can be asked."""
+    """Bit j is key j of the stretch. keys: how many keys a word reaches over; labels: a lane for each of them can be asked, and
+    rows are the lanes'."""
 
     keys, labels = WORD, True
 
@@ -77,15 +84,29 @@ class Pairs(Run):
         return ((limit >> 3) << 1) + select(rest < 2, rest, Int32(2), Int32)
 
 
-class Words:
-    """The nodes of a mask graph that are made as words: `nodes`, the outermost. heads_differ: rows have heads of their own;
-    layout: which keys the bits are."""
+@dataclass(frozen=True)
+class Place(Fixed):
+    """Where a word is made. first: a scope at the row and the word's first key; lane: a scope without row, at this lane's key, and
+    ballots: at a stretch of keys of which this is word `number`; None without `labels`."""
 
-    def __init__(self, emitter: Emitter, heads_differ: bool, layout: type[Run] = Run):
-        self.emitter, self.steps, self.layout = emitter, key_steps(emitter), layout
+    first: Scope
+    lane: Scope | None = None
+    ballots: Ballots | None = None
+    number: int = 0
+
+
+class Words:
+    """The nodes of a graph that are made as words: `nodes`, the outermost. heads_differ: rows have heads of their own; layout:
+    which keys the bits are; root: of the graph, where it is not the emitter's."""
+
+    def __init__(self, emitter: Emitter, heads_differ: bool, layout: type[Run] = Run, root: Node | None = None):
+        self.emitter, self.steps, self.layout, self.root = emitter, key_steps(emitter), layout, root or emitter.roots[0]
         self._of_key_alone = frozenset({Op.B, Op.KV} if heads_differ else {Op.B, Op.H, Op.KV})
-        (root,) = emitter.roots
+        root = self.root
         self._on, self._made = axes(root), set()
+        found = lines(root) if layout.labels else {}
+        self.lines = {n: line for n, line in found.items()
+                      if n.dtype.is_bool and line is not Line.TILE and not (heads_differ and Op.H in self._on[n])}
         for n in topological(root):
             if n.dtype.is_bool and self._can_be_made(n):
                 self._made.add(n)
@@ -95,8 +116,8 @@ class Words:
         if not self._on[n] & _PER_KEY:
             return True
         if n.op in _LOGIC:
-            return all(a in self._made for a in n.args)
-        return self._is_stepped(n) or self._is_matched(n)
+            return n in self.lines or all(a in self._made for a in n.args)
+        return self._is_stepped(n) or n in self.lines or self._is_matched(n)
 
     def _is_stepped(self, n: Node) -> bool:
         """Whether the sides' difference grows by one, or falls by one, from key to key."""
@@ -109,6 +130,10 @@ class Words:
             return False
         of_key = [self._on[a] for a in n.args if self._on[a] & _PER_KEY]
         return len(of_key) == 1 and of_key[0] <= self._of_key_alone
+
+    def _shifts(self, n: Node) -> bool:
+        """Whether it is logic of comparisons that are shifts: less than a ballot."""
+        return all(self._shifts(a) for a in n.args) if n.op in _LOGIC else not self._on[n] & _PER_KEY or self._is_stepped(n)
 
     def _outermost(self, root: Node) -> list[Node]:
         """Nodes made as words and those that are not, from the root down to the first that are."""
@@ -123,15 +148,15 @@ class Words:
     @property
     def is_all(self) -> bool:
         """Whether the whole mask is one word."""
-        return self.nodes == self.emitter.roots
+        return self.nodes == (self.root,)
 
     def remaining(self) -> frozenset[Node]:
         """Nodes that need the key and are still computed key by key."""
-        return frozenset(self._outermost(self.emitter.roots[0])) - frozenset(self.nodes)
+        return frozenset(self._outermost(self.root)) - frozenset(self.nodes)
 
     def conjunct(self) -> Node | None:
         """A word without which the mask hides a key: the root, or one below ANDs of it."""
-        stack = [self.emitter.roots[0]]
+        stack = [self.root]
         while stack:
             n = stack.pop()
             if n in self.nodes:
@@ -140,21 +165,27 @@ class Words:
                 stack.extend(n.args)
         return None
 
-    def at(self, first: Scope, lane: Scope | None, present: Int32) -> tuple[dict[Node, Int32], Int32 | None]:
-        """(the word of each of `nodes`, a word of keys that exist where that is not part of another). first: a scope at the row
-        and the first key; lane: a scope without row, at this lane's key (None without `labels`); present: how many keys there
-        are from the first on."""
-        made = {n: self._word(n, first, lane) for n in self.nodes}
+    def made(self, at: Place) -> dict[Node, Int32]:
+        """The word of each of `nodes`."""
+        return {n: self._word(n, at) for n in self.nodes}
+
+    def at(self, place: Place, present: Int32) -> tuple[dict[Node, Int32], Int32 | None]:
+        """(`made`, a word of keys that exist where that is not part of another). present: how many keys there are from the first
+        on."""
+        made = self.made(place)
         exist, conjunct = below(self.layout.before(present)), self.conjunct()
         if conjunct is None:
             return made, exist
         return made | {conjunct: made[conjunct] & exist}, None
 
-    def _word(self, n: Node, first: Scope, lane: Scope | None) -> Int32:
+    def _word(self, n: Node, at: Place) -> Int32:
+        first, lane = at.first, at.lane
         if not self._on[n] & _PER_KEY:
             return select(first.value_of(n), Int32(-1), Int32(0), Int32)
+        if n in self.lines and not self._shifts(n):
+            return at.ballots.word(n, self.lines[n], at.number)
         if n.op in _LOGIC:
-            return _LOGIC[n.op](*(self._word(a, first, lane) for a in n.args))
+            return _LOGIC[n.op](*(self._word(a, at) for a in n.args))
         if self._is_stepped(n):
             return self._compared(n, first)
         key, row = n.args if self._on[n.args[0]] & _PER_KEY else n.args[::-1]

@@ -21,13 +21,14 @@ from cutlass import Boolean, Float32, Int32
 from flexfa4.emit.emitter import Emitter, Scope
 from flexfa4.emit.values import select
 from flexfa4.facts.documents import TRUE, inside
-from flexfa4.ir import Op
+from flexfa4.ir import Node, Op
 from flexfa4.plan.signature import KINDS
 
 from .added import NOTHING, Added, Rows, Split, split_root
 from .affine import Walker, affine_terms
 from .arguments import Signature, Values
-from .bits import WORD, Pairs, Run, Words, below, bit
+from .ballots import Ballots, WarpRows
+from .bits import WORD, Pairs, Place, Run, Words, below, bit
 from .carried import Fixed
 from .gathers import Gathered, gathers
 from .slices import Area, Read, Stretch, slice_reads
@@ -59,6 +60,9 @@ class Hooks(Fixed):
         rows, self.packed = Rows(own_rows, plan.pack == 1), plan.arch == "sm100"
         self.split = split_root(self.emitters["score"], self.terms, rows) if self.has("score") else None
         self.gathers = gathers(self.emitters["score"], self.split.inner) if own_rows and self.split else ()
+        self.pack = plan.pack
+        if own_rows and self.split:
+            self.words["score"] = Words(self.emitters["score"], plan.pack > 1, root=self.split.inner)
 
     def has(self, kind: str) -> bool:
         return kind in self.emitters
@@ -92,7 +96,7 @@ class TileHooks(Fixed):
     def __init__(self, hooks: Hooks, scopes: dict[str, Scope]):
         self.emitters, self.reads, self.scopes, self.words = hooks.emitters, hooks.reads, scopes, hooks.words
         self.walker = Walker(hooks.terms, scopes["score"]) if hooks.terms else None
-        self.split, self.packed, self.gathers = hooks.split, hooks.packed, hooks.gathers
+        self.split, self.packed, self.gathers, self.pack = hooks.split, hooks.packed, hooks.gathers, hooks.pack
 
     def rows(self, positions: Sequence[Int32], heads: Sequence[Int32] | None = None) -> "RowHooks":
         """Computes what a row needs beside its key, for score and mask. positions: q of each row; heads: h of each row where
@@ -108,7 +112,7 @@ class RowHooks(Fixed):
     def __init__(self, tile: TileHooks, rows: dict[str, list[Scope]], leaves: list[dict]):
         self._emitters, self._tiles, self._rows, self._leaves = tile.emitters, tile.scopes, rows, leaves
         self._reads, self._walker, self._words, self._split = tile.reads, tile.walker, tile.words, tile.split
-        self._packed, self._gathers = tile.packed, tile.gathers
+        self._packed, self._gathers, self._pack = tile.packed, tile.gathers, tile.pack
 
     def slices(self, kind: str, first_column: Int32, area: Area) -> list[Stretch]:
         """The look-ups of the score or mask graph that may be read as slices of this fragment, where each is `inside`."""
@@ -177,8 +181,10 @@ class RowHooks(Fixed):
         if walks:
             first = tile.inner(kv=columns[0])
             starts = [self._walker.start(emitter, row, first) for row in rows]
+        words = self._score_words(columns)
         for j, kv in enumerate(columns):
-            column = emitter.join(tile, known=_of_column(slices, j), kv=kv)
+            known = {n: bit(word, j % WORD, True) for n, word in words[j // WORD].items()} if words else {}
+            column = emitter.join(tile, known=known | _of_column(slices, j), kv=kv)
             for i, row in enumerate(rows):
                 known = self._walker.known(starts[i], area.columns[j]) if walks else {}
                 known |= _of_element(slices, i, j)
@@ -218,7 +224,7 @@ class RowHooks(Fixed):
                    present: Int32, slices: Sequence[Stretch], hidden) -> None:
         """`mask` of the columns of one word of one row."""
         (i, row), emitter, tile, words = at, self._emitters[kind], self._tiles[kind], self._words[kind]
-        made, exist = words.at(emitter.join(row, tile.inner(kv=columns[word[0]])), None, present)
+        made, exist = words.at(Place(emitter.join(row, tile.inner(kv=columns[word[0]]))), present)
         for j in word:
             column = emitter.join(tile, known=_of_column(slices, j), kv=columns[j])
             known = {n: bit(w, j - word[0], words.is_all) for n, w in made.items()}
@@ -238,7 +244,7 @@ class RowHooks(Fixed):
             return lambda j: bit(exist, j, True)
         emitter, tile, (row,), made = self._emitters["mask"], self._tiles["mask"], self._rows["mask"], self._words["mask"]
         lane = emitter.join(tile, kv=spread.key(first))
-        words, exist = made.at(emitter.join(row, tile.inner(kv=first)), lane, present)
+        words, exist = made.at(Place(emitter.join(row, tile.inner(kv=first)), lane, self._ballots("mask", first)), present)
         columns = spread.values(emitter, lane, made.remaining())
 
         def seen(j: int) -> Boolean:
@@ -248,6 +254,21 @@ class RowHooks(Fixed):
             return value if exist is None else value & bit(exist, j, False)
 
         return seen
+
+    def _ballots(self, kind: str, first: Int32) -> Ballots:
+        return Ballots(self._emitters[kind], self._tiles[kind], WarpRows(self._leaves[0]["q"], self._pack), first)
+
+    def _score_words(self, columns: Sequence[Int32]) -> list[dict[Node, Int32]]:
+        """The words of the score graph, of each 32 columns."""
+        words = self._words.get("score")
+        if words is None or not words.nodes:
+            return []
+        emitter, tile, (row,) = self._emitters["score"], self._tiles["score"], self._rows["score"]
+        ballots, made = self._ballots("score", columns[0]), []
+        for number, first in enumerate(columns[::WORD]):
+            lane = emitter.join(tile, kv=first + cute.arch.lane_idx())
+            made.append(words.made(Place(emitter.join(row, tile.inner(kv=first)), lane, ballots, number)))
+        return made
 
     def out(self, fragment: cute.Tensor, columns: Sequence[Int32], lses: Sequence[Float32]) -> None:
         """fragment[i, j] = out graph of it, with the natural-log LSE of row i and output column columns[j]; nothing without an
