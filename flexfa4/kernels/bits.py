@@ -86,8 +86,8 @@ class Pairs(Run):
 
 @dataclass(frozen=True)
 class Place(Fixed):
-    """Where a word is made. first: a scope at the row and the word's first key; lane: a scope without row, at this lane's key, and
-    ballots: at a stretch of keys of which this is word `number`; None without `labels`."""
+    """Where a word is made. first: a scope at the row and the word's first key; lane: a scope without row, at this lane's key;
+    ballots: of a stretch of keys of which this is word `number`. Without `labels` neither."""
 
     first: Scope
     lane: Scope | None = None
