@@ -15,7 +15,7 @@ from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, mak
 from flexfa4.emit.emitter import slot_types
 from flexfa4.emit.values import MEMORY_TYPE
 from flexfa4.ir import DType
-from flexfa4.plan import TMA_BYTES, Signature
+from flexfa4.plan import STATISTICS, TMA_BYTES, Signature
 
 ELEMENT = {DType.F16: Float16, DType.BF16: BFloat16}
 
@@ -35,8 +35,10 @@ class Lists(NamedTuple):
     """spans: (row_ptr int32[rows + 1], runs int32[n, 3] with n >= 1, batch stride, head stride, tiles), the strides in rows, 0
     where shared; tiles: None, or int32[rows, 4], where each row lies (`flexfa4.sparsity.work_spans`). None: no mask. work:
     int32[n, 6], a `flexfa4.schedule.WorkTile` each, in launch order; None: every row whole, in natural order. parts:
-    (float32[n, rows, Dv], float32[n, rows]), normalised partial outputs and their LSE; None: no splits. counter: int32[1], 0
-    before and after the launch, from which CTAs draw their work; None: CTA i takes every workers-th item."""
+    (float32[n, rows, Dv], float32[n, rows, STATISTICS]), normalised partial outputs and, of each row, (top, rest, row_sum, added):
+    the sum of exponentials, 0 without keys, of which each was measured from top + rest in log2 after `added` was taken off, which
+    all parts of a row have alike; None: no splits. counter: int32[1], 0 before and after the launch, from which CTAs draw their
+    work; None: CTA i takes every workers-th item."""
 
     spans: Optional[tuple] = None
     work: Optional[cute.Tensor] = None
@@ -73,13 +75,15 @@ def fake_arguments(signature: Signature, env_stream: bool) -> tuple:
     if signature.ordered:
         work = fake_list(6)
     if signature.plan.split:
-        count = cute.sym_int()
-        shape = (count, signature.plan.tiles.rows, dim_v)
-        parts = (make_fake_compact_tensor(Float32, shape, stride_order=(2, 1, 0)),
-                 make_fake_compact_tensor(Float32, shape[:2], stride_order=(1, 0)))
+        parts = fake_parts(signature, dim_v)
     counter = fake_list(1) if signature.counted else None
     stream = make_fake_stream(use_tvm_ffi_env_stream=env_stream)
     return (Tensors(q, k, v, out, lse), Float32(0), Lists(spans, work, parts, counter), Int32(0), *fake_values(signature), stream)
+
+
+def fake_parts(signature: Signature, dim_v) -> tuple[cute.Tensor, cute.Tensor]:
+    shape = cute.sym_int(), signature.plan.tiles.rows
+    return tuple(make_fake_compact_tensor(Float32, (*shape, n), stride_order=(2, 1, 0)) for n in (dim_v, STATISTICS))
 
 
 def fake_values(signature: Signature) -> Values:

@@ -31,11 +31,9 @@ from .ballots import Ballots, WarpRows
 from .bits import WORD, Pairs, Place, Run, Words, below, bit
 from .carried import Fixed
 from .gathers import Gathered, gathers
+from .rounding import LOG2_E, in_log2
 from .slices import Area, Read, Stretch, slice_reads
 from .spread import Spread
-
-LOG2_E = math.log2(math.e)
-LN_2 = math.log(2.0)
 
 
 class Hooks(Fixed):
@@ -126,7 +124,7 @@ class RowHooks(Fixed):
         if self._split is None or not (self._split.walked or self._split.of_row):
             return NOTHING
         rows = self._rows["score"]
-        begin = [sum((row.value_of(n) * (sign * LOG2_E) for sign, n in self._split.of_row), Float32(0.0)) for row in rows]
+        begin = [in_log2(_sum(row, self._split.of_row)) for row in rows]
         if not self._split.walked:
             return Added(begin, None, area.columns)
         first, emitter = self._tiles["score"].inner(kv=first_column), self._emitters["score"]
@@ -163,7 +161,7 @@ class RowHooks(Fixed):
         scope = self._tiles["score"].inner(q=q, kv=kv)
         if self._split.kept:
             return Float32(scope.value_of(self._split.kept))
-        return sum((Float32(scope.value_of(n)) * (sign * LOG2_E) for sign, n in self._split.tabled), Float32(0.0))
+        return in_log2(_sum(scope, self._split.tabled))
 
     def score(self, fragment: cute.Tensor, columns: Sequence[Int32], scale: Float32, area: Area | None = None,
               slices: Sequence[Stretch | Gathered] = (), kept: Callable | None = None) -> None:
@@ -281,6 +279,10 @@ class RowHooks(Fixed):
             column = tile.inner(d=d)
             for i, row in enumerate(rows):
                 fragment[i, j] = Float32(self._emitters["out"].join(row, column, out=fragment[i, j]).value())
+
+
+def _sum(scope: Scope, terms: Sequence[tuple[int, Node]]) -> Float32:
+    return sum((Float32(scope.value_of(n)) * float(sign) for sign, n in terms), Float32(0.0))
 
 
 def _exponent_scale(split: Split | None, scale: Float32, factor: Float32 | None) -> Float32:

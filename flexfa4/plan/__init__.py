@@ -6,10 +6,10 @@ from .forward import Sm90Forward, Sm100Forward, TiledForward
 from .hoist import Hoisted, Level, hoist
 from .plan import Plan
 from .ranges import WIDE, Assumptions, integer_ranges
-from .signature import TMA_BYTES, Signature
+from .signature import STATISTICS, TMA_BYTES, Signature
 
 __all__ = [
     "Assumptions", "Barrier", "BudgetError", "Heads", "hoist", "Hoisted", "integer_ranges", "Level", "Plan", "plan_forward",
     "Reach", "Role", "row_layout", "RowLayout", "show_reach", "show_table", "Signal", "Signature", "Sm100Forward",
-    "Sm90Forward", "TiledForward", "TMA_BYTES", "unpaired", "WIDE",
+    "Sm90Forward", "STATISTICS", "TiledForward", "TMA_BYTES", "unpaired", "WIDE",
 ]

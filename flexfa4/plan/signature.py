@@ -14,6 +14,8 @@ from .plan import Plan
 KINDS = ("score", "mask", "out")
 # TMA takes a base and strides that are multiples of 16 bytes.
 TMA_BYTES = 16
+# Numbers of a row that a piece of it tells the combine.
+STATISTICS = 4
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flexfa4.ir.bound import BoundGraph
-from flexfa4.plan import TMA_BYTES, Plan, Signature
+from flexfa4.plan import STATISTICS, TMA_BYTES, Plan, Signature
 
 from . import capture, native, store
 from .lists import NO_MASK, Lists, heads_of, workers_of
@@ -190,7 +190,7 @@ def launch(prepared: Prepared, tensors: tuple, scale: float, values: tuple, coun
     parts = None
     if prepared.combine is not None:
         shape = lists.parts, prepared.plan.tiles.rows
-        parts = out.new_empty((*shape, out.shape[3]), dtype=torch.float32), out.new_empty(shape, dtype=torch.float32)
+        parts = tuple(out.new_empty((*shape, n), dtype=torch.float32) for n in (out.shape[3], STATISTICS))
     given = tensors, scale, (span_arguments(lists), lists.work, parts, counter), prepared.workers, *values
     prepared.function(*(given if argument is None else _wrapped(given, argument)))
     if parts is not None:

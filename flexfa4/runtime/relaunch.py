@@ -14,7 +14,7 @@ from typing import Callable, NamedTuple
 import torch
 from torch import Tensor
 
-from flexfa4.plan import TMA_BYTES
+from flexfa4.plan import STATISTICS, TMA_BYTES
 from flexfa4.sparsity import Spans
 
 from . import capture, changed, kernels, native, store, transforms
@@ -107,7 +107,7 @@ def _on_stream(prepared: kernels.Prepared, device: torch.device, stream: int | N
     if prepared.combine is not None:
         shape = lists.parts, prepared.plan.tiles.rows
         outs = _room("parts", (*shape, out_shape[3]), device, stream)
-        parts = outs, _room("lses of parts", shape, device, stream)
+        parts = outs, _room("statistics of parts", (*shape, STATISTICS), device, stream)
     rest = kernels.span_arguments(lists), lists.work, parts, kernels.counter_of(device) if prepared.counted else None
     if stream is None:
         return OnStream(rest, None, parts, lists.combine_rows, lists.combine_ptr)

@@ -254,6 +254,23 @@ def far_above(score, b, h, q, kv):
     return score.float() + torch.where(q % 2 == 0, 1e10, 2e38) * torch.where(kv % 64 == q % 64, 1.0, -1.0)
 
 
+def far_alike(score, b, h, q, kv):
+    """All keys of a row at one number, far from 0; of some rows two such numbers."""
+    least = torch.finfo(torch.float32).min
+    value = torch.where(q % 4 == 0, -1e10, torch.where(q % 4 == 1, least, torch.where(q % 4 == 2, 1e10, -1e5)))
+    return torch.where((q % 5 == 0) & (kv % 2 == 0), value * 0.5, value) + 0.0 * score.float()
+
+
+def far_by_units(score, b, h, q, kv):
+    """Numbers a few units apart, where float32 has each, or every other."""
+    return torch.where(q % 2 == 0, 2.0**24, -(2.0**24)) + 2.0 * (kv * 7 % 5) + 0.0 * score
+
+
+def in_few_parts(b, h, q, kv):
+    """A few keys of the first ones, a third of the next, none, and all of the last."""
+    return (kv < 500) & (kv % 50 == 3) | (kv >= 500) & (kv < 1000) & (kv % 3 == q % 3) | (kv >= 1400)
+
+
 def far_slopes(score, b, h, q, kv):
     return score.float() - 1e9 * (q - kv) ** 2 + 1e9 * q
 
@@ -348,6 +365,8 @@ HEAD_GAINS = torch.tensor([1.5, -0.75, 0.0, -2.0])
 ROW_GAINS = torch.linspace(-1, 1.2, 300)
 LIFTS = torch.where(torch.arange(300) % 11 == 3, -torch.inf, torch.linspace(-20, 20, 300))
 FAR_LIFTS = torch.tensor([1e10, -1e10, 0.0, -torch.inf, 3e7, -5.0]).repeat(50)
+# The first keys padded, as by an additive bias: rows that see no others are the average of those.
+FAR_BIAS = torch.where(torch.arange(2 * 420).view(2, 420) % 420 < 150, torch.finfo(torch.float32).min, KEYS * 7 % 50 / 10)
 CASES = [
     Case("plain"),
     Case("plain, few CTAs", workers=2),
@@ -438,6 +457,12 @@ CASES += [
     Case("far below", (200, 420), score_mod=far_below, mask_mod=mods.causal_bottom_right(200, 420), dtype=torch.float16),
     Case("far above", (200, 420), score_mod=far_above, dims=(64, 64)),
     Case("far slopes", (200, 420), score_mod=far_slopes, dims=(64, 64), runs=2),
+    Case("far by units", (200, 420), score_mod=far_by_units, dims=(64, 64), runs=2),
+    Case("far column", (300, 390), (4, 4), (64, 64), 2, runs=2, score_mod=lambda s, b, h, q, kv: s + FAR_BIAS[b, kv],
+         mask_mod=mods.causal_mask, workers=3),
+    *(Case(f"split, {name}", (200, 2000), (1, 1), (64, 64), mask_mod=in_few_parts, score_mod=mod, split_over=6, runs=2, **more)
+      for name, mod, more in (("far alike", far_alike, {}), ("far below", far_below, dict(dtype=torch.float16)),
+                              ("far by units", far_by_units, {}))),
 ]
 if KERNEL == "sm100":
     CASES += [
@@ -449,6 +474,8 @@ if KERNEL == "sm100":
         Case("far rows", (300, 420), (4, 2), (64, 64), score_mod=lambda s, b, h, q, kv: s + FAR_LIFTS[q]),
         Case("far rows, tables", (300, 390), (4, 4), (64, 64), 2, workers=3,
              score_mod=lambda s, b, h, q, kv: s + KEY_BIAS[b, kv] + FAR_LIFTS[q] + RAMP[q - kv]),
+        Case("split, far rows", (200, 2000), (1, 1), (64, 64), mask_mod=in_few_parts, split_over=6,
+             score_mod=lambda s, b, h, q, kv: s + FAR_LIFTS[q]),
     ]
 
 

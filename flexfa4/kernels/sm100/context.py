@@ -108,6 +108,10 @@ class Context(Fixed):
         """The row of the head's matrix (`packing`) that is row `thread` of query tile `i`."""
         return place.q_begin * self.signature.plan.pack + i * self.tiles.q_tile + thread
 
+    def row_of_part(self, i, thread) -> Int32:
+        """The row of a piece of a split row's results that is row `thread` of query tile `i`."""
+        return (self.part * self.tiles.q_tiles + i) * self.tiles.q_tile + thread
+
     def stored_whole(self, place: Place, i) -> Boolean:
         """Whether no row of query tile `i` belongs to another item, so that TMA may store it."""
         if not self.signature.placed:

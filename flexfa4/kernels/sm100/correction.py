@@ -146,7 +146,7 @@ class Correction(Fixed):
                 self.write_row(i, any_tile, factor, rows, lse, (item.batch, head, query, exists))
         if cutlass.const_expr(ctx.parts is not None):
             if not whole:
-                self.write_part(i, any_tile, factor, lse, item.part, exists)
+                self.write_part(i, any_tile, factor, item.part, exists)
         if cutlass.const_expr(not ctx.signature.halved):
             if any_tile:
                 barriers.p_ready.arrive(i)
@@ -160,19 +160,16 @@ class Correction(Fixed):
         return Boolean(True) if self.ctx.parts is None else Boolean(item.part == UNSPLIT)
 
     @cute.jit
-    def write_part(self, i: Int32, any_tile, factor: Float32, lse: Float32, part: Int32, exists):
-        """O * factor and the LSE of a piece of a row that exists, in float32 to memory."""
-        values, lses = self.ctx.parts
-        tiles = self.ctx.tiles
-        row = (self.ctx.part * tiles.q_tiles + i) * tiles.q_tile + self.thread
+    def write_part(self, i: Int32, any_tile, factor: Float32, part: Int32, exists):
+        """O * factor of a piece of a row that exists, in float32 to memory."""
+        values, _ = self.ctx.parts
+        row = self.ctx.row_of_part(i, self.thread)
         load, blocks = self.o_blocks(i, tcgen05.Ld32x32bOp)
         for block in cutlass.range_constexpr(len(blocks)):
             r_o = self.scaled_o(load, blocks[block], any_tile, factor)
             for j in cutlass.range_constexpr(COLUMNS):
                 if exists & (block * COLUMNS + j < values.shape[2]):
                     values[part, row, block * COLUMNS + j] = r_o[0, j]
-        if exists:
-            lses[part, row] = lse
 
     @cute.jit
     def write_out(self, i: Int32, any_tile, factor: Float32, rows: RowHooks, lse: Float32):

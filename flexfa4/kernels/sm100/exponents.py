@@ -1,7 +1,7 @@
 """What exponentials are taken of, and what a row is measured from.
 
-Three kinds. Scores that are scaled already, which additions by column leave; scores that an FMA scales, with the offset; those
-of graphs that may write masks as numbers. The FMA's offset is a rounded product: at the largest score the exponent is 0
+Three kinds. Scores that are scaled already; scores that an FMA scales, with the offset; those of graphs that may write masks as
+numbers and cannot be scaled inside (`units.py`). The FMA's offset is a rounded product: at the largest score the exponent is 0
 but for that rounding, which the row's exponentials share and the end divides by. Of scores by -1e10 it is 2^9 in log2. There the
 difference is taken first, and scaled after.
 """
@@ -13,16 +13,14 @@ from dataclasses import dataclass
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32
+from cutlass import Boolean, Float32
 
 from flexfa4.emit.values import select
 from flexfa4.ir import Op
 
 from ..carried import Fixed
-from ..hooks import LN_2
+from ..rounding import LN_2, beyond_least, clamped, natural, rest_of
 
-# The least float. A row that has seen no key yet is measured from it: -inf less it is -inf.
-LEAST = -3.4028234663852886e38
 # Where a row has seen a key its sum is above it, where not below: a polynomial's 2**-inf is 2**-126.
 LEAST_SUM = 2.0**-64
 # Graphs with these at their end, a factor apart, write no number far from 0.
@@ -32,7 +30,7 @@ BOUNDED = {Op.TANH, Op.SIGMOID, Op.SIN, Op.COS, Op.ERF}
 @dataclass(frozen=True)
 class Exponents(Fixed):
     """scale: of scores, None where they are scaled already; signed: it may be negative; far: scores may be far from 0. A row is
-    measured from its largest score in log2; a far one from the score times the scale's sign."""
+    measured from row_max, its largest score in log2; a far one from the score times the scale's sign."""
 
     scale: Float32 | None
     signed: bool
@@ -70,20 +68,32 @@ class Exponents(Fixed):
             return cute.arch.mul_packed_f32x2(cute.arch.add_packed_f32x2(pair, offsets, rnd="rn"), scales, rnd="rn")
         return cute.arch.fma_packed_f32x2(pair, scales, offsets, rnd="rn")
 
+    def measured_from(self, row_max: Float32) -> tuple[Float32, Float32]:
+        """(top, rest): what exponentials are measured from, in log2, as a sum."""
+        if self.far:
+            top = clamped(row_max * self.size)
+            return top, clamped(rest_of(row_max, self.size, top))
+        return row_max, beyond_least(row_max) if self.scale is None else Float32(0.0)
+
     def end(self, row_max: Float32, row_sum: Float32, added: Float32 | None) -> tuple[Float32, Float32]:
         """(the last factor for O, LSE) of a row: 0 and -inf where it saw no key. added: to all scores, in log2; None for 0."""
-        empty = row_sum < LEAST_SUM
-        # A score that overflows with the scale is about the least float.
-        top = cute.arch.fmax(row_max * self.size, Float32(LEAST)) if self.far else row_max
-        log2 = top + cute.math.log2(row_sum, fastmath=True)
-        factor = cute.arch.rcp_approx(row_sum)
+        empty = _is_empty(row_sum, added)
+        (top, rest), factor = self.measured_from(row_max), cute.arch.rcp_approx(row_sum)
+        log2 = cute.math.log2(row_sum, fastmath=True)
         if added is not None:
-            empty = empty | (added == -math.inf)
             log2, factor = log2 + added, factor + (added - added)
-        lse = log2 * LN_2
-        if self.far:
-            lse = select(top == LEAST, top, lse, Float32)
+        lse = natural(top, rest + log2) if self.far or self.scale is None else (top + log2) * LN_2
         return select(empty, Float32(0.0), factor, Float32), select(empty, Float32(-math.inf), lse, Float32)
+
+    def part(self, row_max: Float32, row_sum: Float32, added: Float32 | None) -> tuple[Float32, Float32, Float32, Float32]:
+        """What the combine is told of a piece of a row: `arguments.Lists`."""
+        row_sum = select(_is_empty(row_sum, added), Float32(0.0), row_sum, Float32)
+        return *self.measured_from(row_max), row_sum, Float32(0.0) if added is None else added
+
+
+def _is_empty(row_sum: Float32, added: Float32 | None) -> Boolean:
+    empty = Boolean(row_sum < LEAST_SUM)
+    return empty if added is None else empty | (added == -math.inf)
 
 
 @cute.jit

@@ -24,13 +24,14 @@ from flexfa4.plan.hoist import element_operations
 from ..exp2 import exp2_packed
 from ..carried import Carried, Fixed
 from ..hooks import Hooks, RowHooks
+from ..rounding import LEAST
 from ..runs import Runs
 from ..slices import Area
 from ..spread import Spread
-from ..walk import Place
+from ..walk import UNSPLIT, Place, WorkItem
 from .additions import Additions, LineTable
 from .context import Context
-from .exponents import BOUNDED, LEAST, Exponents
+from .exponents import BOUNDED, Exponents
 from .scheduler import following
 
 WARP = 32
@@ -46,7 +47,7 @@ BOTH_HALVES = 0b11
 @dataclass(frozen=True)
 class State(Carried):
     """What a thread carries from tile to tile. s_parity, empty_parity: of the next s_full and scale_empty; row_max: what scores
-    are measured from, in log2; row_sum: of the exponentials so far. turn_parity: of the next exp_turn, where the plan has it."""
+    are measured from (`Exponents`); row_sum: of the exponentials so far. turn_parity: of the next exp_turn, where the plan has it."""
 
     s_parity: Int32
     empty_parity: Int32
@@ -130,8 +131,22 @@ class Softmax(Fixed):
                 factor, lse = self.exponents(row, added).end(state.row_max, state.row_sum, added.of_row)
                 ctx.statistics.lse[self.thread, self.q_tile] = lse
                 state = self.hand_over(state, factor)
+            if cutlass.const_expr(ctx.parts is not None):
+                if item.part != UNSPLIT:
+                    self.tell_part(row, item, state)
             at = scheduler.next(at)
         barriers.tmem_free.arrive(0)
+
+    @cute.jit
+    def tell_part(self, row: Row, item: WorkItem, state: State):
+        """Statistics of a piece of a row that exists, to memory."""
+        ctx, place = self.ctx, row.place
+        if ctx.packing.exists(ctx.row(place, self.q_tile, self.thread), place.q_end):
+            added = Additions.of(row.hooks, place.kv_begin, ctx.tiles.kv_tile, row.table)
+            told = self.exponents(row, added).part(state.row_max, state.row_sum, added.of_row)
+            at = ctx.row_of_part(self.q_tile, self.thread)
+            for i in cutlass.range_constexpr(len(told)):
+                ctx.parts[1][item.part, at, i] = told[i]
 
     def table(self, hooks: Hooks) -> LineTable | None:
         """Where the score graph's lines are to be tabled."""

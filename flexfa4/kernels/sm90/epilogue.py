@@ -116,18 +116,19 @@ mov.b32 {{third, unused}}, {{$r2}};
 
 
 @cute.jit
-def store_part(parts: tuple, fragment: cute.Tensor, lses: list, kept: list, part: Int32, row: Int32, column: Int32):
-    """A piece of a split row, for the combine: normalised O [2 rows, n columns] of this thread and its LSE, in float32. kept:
-    which of the rows exist; row: this thread's first row in the work tile; column: its first column."""
-    values, sums = parts
+def store_part(parts: tuple, fragment: cute.Tensor, told: list, kept: list, part: Int32, row: Int32, column: Int32):
+    """A piece of a split row, for the combine: normalised O [2 rows, n columns] of this thread and its statistics, in float32.
+    kept: which of the rows exist; row: this thread's first row in the work tile; column: its first column."""
+    values, statistics = parts
     offsets = column_offsets(4 * cute.size(fragment, mode=[1]))
-    for i in cutlass.range_constexpr(len(lses)):
+    for i in cutlass.range_constexpr(len(told)):
         if kept[i]:
             for j in cutlass.range_constexpr(len(offsets)):
                 if column + offsets[j] < values.shape[2]:
                     values[part, row + ROW_OFFSETS[i], column + offsets[j]] = fragment[i, j]
             if column == 0:
-                sums[part, row + ROW_OFFSETS[i]] = Float32(lses[i])
+                for j in cutlass.range_constexpr(len(told[i])):
+                    statistics[part, row + ROW_OFFSETS[i], j] = told[i][j]
 
 
 def _meet(group: Int32) -> None:

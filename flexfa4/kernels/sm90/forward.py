@@ -274,7 +274,7 @@ class Forward:
             else:
                 warpgroup.wait_group(0)
                 kept = [ends.packing.exists(r, place.q_end) for r in at]
-                store_part(ends.parts, normalised, lses, kept, item.part, group * GROUP_ROWS + row, column)
+                store_part(ends.parts, normalised, softmax.parts(), kept, item.part, group * GROUP_ROWS + row, column)
         else:
             if cutlass.const_expr(hooks.has("out")):
                 self.rows(hooks, ends.packing, item, first).out(normalised, out_columns, lses)

@@ -12,15 +12,13 @@ from flexfa4.emit.values import select
 
 from ..added import Added
 from ..carried import Fixed
-from ..hooks import LN_2
+from ..rounding import LEAST, beyond_least, natural, times
 
 ROWS = 2
 # The four threads of a quad hold the columns of the same two rows.
 QUAD = (1, 2)
 # A top from which on (in log2, either sign) its rounding moves exponents by more than 2.
 FAR = 2.0**25
-# The least float, which masks by numbers write.
-LEAST = -3.4028234663852886e38
 _CONVERT = {BFloat16: "cvt.rn.bf16x2.f32 {$w0}, {$r0}, {$r1};", Float16: "cvt.rn.f16x2.f32 {$w0}, {$r0}, {$r1};"}
 
 
@@ -94,6 +92,8 @@ class OnlineSoftmax(Fixed):
     def of_no_keys(self) -> None:
         """What `finish` leaves where no row has a key."""
         self.factors.fill(0.0)
+        self.tile_sum.fill(0.0)
+        self.top.fill(-math.inf)
         self.row_sum.fill(-math.inf)
 
     def begin(self, scores: cute.Tensor, added: Added) -> Boolean:
@@ -115,7 +115,7 @@ class OnlineSoftmax(Fixed):
         far = Boolean(False)
         for i in range(ROWS):
             # A top of -inf, where no key was seen, is as far.
-            far = far | (self.tile_sum[i] > self.most) | (_magnitude(self.top[i]) >= FAR)
+            far = far | (self.tile_sum[i] > self.most) | (cute.math.absf(self.top[i]) >= FAR)
         return cute.arch.vote_any_sync(far)
 
     def move(self, scores: cute.Tensor, added: Added, p: PackedP) -> None:
@@ -143,11 +143,11 @@ class OnlineSoftmax(Fixed):
 
     def _product(self, score: Float32) -> Float32:
         """A score in log2, rounded; not -inf where the score is not."""
-        value = _times(score, self.scale)
+        value = times(score, self.scale)
         return select((value == -math.inf) & (score > -math.inf), Float32(LEAST), value, Float32)
 
     def _is_far(self, i: int) -> Boolean:
-        return Boolean(_magnitude(self.base(i)) >= FAR)
+        return Boolean(cute.math.absf(self.base(i)) >= FAR)
 
     def _far(self, i: int, score: Float32, below: Float32, added: Float32 | None) -> Float32:
         """An exponent, rounded as the top of its row was where that is far. below: what is added, less `base`."""
@@ -171,30 +171,25 @@ class OnlineSoftmax(Fixed):
                 self.tile_sum[i] = a + b if pair == 0 else self.tile_sum[i] + (a + b)
 
     def finish(self) -> None:
-        """Leaves what O is to be multiplied by in `factors`, and the natural-log LSE in `row_sum`, of each row; 0 and -inf for a
-        row without keys."""
+        """Leaves what O is to be multiplied by in `factors`, the natural-log LSE in `row_sum` and the sum of the row's
+        exponentials in `tile_sum`, of each row; 0, -inf and 0 for a row without keys."""
         for i in range(ROWS):
             total = _across_quad(self.row_sum[i], operator.add)
+            self.tile_sum[i] = total
             empty = total == 0.0
             self.factors[i] = select(empty, Float32(0.0), cute.arch.rcp_approx(total), Float32)
-            lse = (self.top[i] + cute.math.log2(total, fastmath=True)) * LN_2
-            # What `_product` keeps finite.
-            lse = select(self.top[i] == LEAST, self.top[i], lse, Float32)
+            lse = natural(self.top[i], beyond_least(self.top[i]) + cute.math.log2(total, fastmath=True))
             self.row_sum[i] = select(empty, Float32(-math.inf), lse, Float32)
+
+    def parts(self) -> list[tuple]:
+        """After `finish`, what the combine is told of each row: `arguments.Lists`. Nothing is taken off before the exponentials,
+        and a top is what it was rounded to."""
+        return [(self.top[i], beyond_least(self.top[i]), self.tile_sum[i], Float32(0.0)) for i in range(ROWS)]
 
 
 def _subtracted(top: Float32) -> Float32:
     """A row that has seen no key has the top -inf; subtracting it would give NaN."""
     return select(top == -math.inf, Float32(0.0), top, Float32)
-
-
-def _times(a: Float32, b: Float32) -> Float32:
-    """A product that no addition is fused with."""
-    return cute.arch.inline_ptx("mul.rn.f32 {$w0}, {$r0}, {$r1};", write_only_types=[Float32], read_only_args=[a, b])
-
-
-def _magnitude(value: Float32) -> Float32:
-    return cute.math.absf(value)
 
 
 def _reduced(values: list[Float32], combine) -> Float32:
