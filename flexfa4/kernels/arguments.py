@@ -35,9 +35,9 @@ class Lists(NamedTuple):
     """spans: (row_ptr int32[rows + 1], runs int32[n, 3] with n >= 1, batch stride, head stride, tiles), the strides in rows, 0
     where shared; tiles: None, or int32[rows, 4], where each row lies (`flexfa4.sparsity.work_spans`). None: no mask. work:
     int32[n, 6], a `flexfa4.schedule.WorkTile` each, in launch order; None: every row whole, in natural order. parts:
-    (float32[n, rows, Dv], float32[n, rows, STATISTICS]), normalised partial outputs and, of each row, (top, rest, row_sum, added):
-    the sum of exponentials, 0 without keys, of which each was measured from top + rest in log2 after `added` was taken off, which
-    all parts of a row have alike; None: no splits. counter: int32[1], 0 before and after the launch, from which CTAs draw their
+    (float32[n, rows, Dv], float32[n, rows, STATISTICS]), normalised partial outputs and, of each row, (top, rest, row_sum,
+    added): the sum of exponentials, 0 without keys, each measured from top + rest in log2; and what was left out of them, in
+    log2, the same in all parts of a row; None: no splits. counter: int32[1], 0 before and after the launch, from which CTAs draw their
     work; None: CTA i takes every workers-th item."""
 
     spans: Optional[tuple] = None

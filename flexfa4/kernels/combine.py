@@ -1,9 +1,9 @@
 """Combines the parts of query tiles that were split over KV: any architecture.
 
-Part p of a row is its softmax over some of the keys, O_p, whose exponentials were measured from m_p and have the sum l_p. With m
-the largest m_p the row's output is the sum of w_p O_p over that of w_p = l_p exp2(m_p - m), on which the out graph runs. The parts'
-LSE would not do: of scores by -1e10 it says nothing of l_p. One warp a row; a lane holds every 32nd column. Of rows that do not exist
-the parts hold nothing.
+Part p of a row is its softmax over some of the keys, O_p, whose exponentials were measured from m_p and have the sum l_p. With
+m the largest m_p the row's output is the sum of w_p O_p over that of w_p = l_p exp2(m_p - m), on which the out graph runs. The
+parts' LSE would not do: of scores by -1e10 it says nothing of l_p. One warp a row; a lane holds every 32nd column. Of rows that
+do not exist the parts hold nothing.
 """
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from flexfa4 import emulator  # noqa: E402
 
 ARCH = {"sm90": "sm_90a", "sm100": "sm_100a"}[KERNEL]
 emulator.prepare(ARCH)
+import far_scores  # noqa: E402
 import torch  # noqa: E402
 
 from flexfa4 import create_block_mask, mods, reference  # noqa: E402
@@ -243,50 +244,9 @@ def one_key_above(score, b, h, q, kv):
     return torch.where(kv == 3, score, score - 1000.0)
 
 
-def far_below(score, b, h, q, kv):
-    """Masked by numbers: rows of which all that is seen is at -1e10 or at the least float, rows with keys at both and above."""
-    least = torch.where(q % 3 == 0, -1e10, torch.finfo(torch.float32).min)
-    return torch.where((kv < 140) & (q % 5 == 0) | (q % 7 == 0), score.float(), least)
-
-
-def far_above(score, b, h, q, kv):
-    """Steps between tiles, and within them, up to what float32 holds in log2."""
-    return score.float() + torch.where(q % 2 == 0, 1e10, 2e38) * torch.where(kv % 64 == q % 64, 1.0, -1.0)
-
-
-def far_alike(score, b, h, q, kv):
-    """All keys of a row at one number, far from 0; of some rows two such numbers."""
-    least = torch.finfo(torch.float32).min
-    value = torch.where(q % 4 == 0, -1e10, torch.where(q % 4 == 1, least, torch.where(q % 4 == 2, 1e10, -1e5)))
-    return torch.where((q % 5 == 0) & (kv % 2 == 0), value * 0.5, value) + 0.0 * score.float()
-
-
-def far_by_units(score, b, h, q, kv):
-    """Numbers a few units apart, where float32 has each, or every other."""
-    return torch.where(q % 2 == 0, 2.0**24, -(2.0**24)) + 2.0 * (kv * 7 % 5) + 0.0 * score
-
-
-def in_few_parts(b, h, q, kv):
-    """A few keys of the first ones, a third of the next, none, and all of the last."""
-    return (kv < 500) & (kv % 50 == 3) | (kv >= 500) & (kv < 1000) & (kv % 3 == q % 3) | (kv >= 1400)
-
-
-def far_slopes(score, b, h, q, kv):
-    return score.float() - 1e9 * (q - kv) ** 2 + 1e9 * q
-
-
 def compared_as_floats(b, h, q, kv):
     near = (kv.float() - q.float()).abs() < 40.5
     return (kv.float() * 1.1 <= q) & (-kv.float() < -2.5) | near & (kv / 2 < q) | (kv.half() * 2 < q) & (kv.double() * 1.5 > 31)
-
-
-def far_and_long(score, b, h, q, kv):
-    return far_below(3.0 * torch.tanh(score) + torch.sin(1.0 * (kv - q)) * torch.cos(score) - torch.abs(score), b, h, q, kv)
-
-
-def far_factors(score, b, h, q, kv):
-    """A mask by numbers times factors of both signs and 0."""
-    return torch.where((kv < 140) & (q % 5 == 0) | (kv % 7 == q % 3), score, -1e10) * HEAD_GAINS[h]
 
 
 def compared(b, h, q, kv):
@@ -364,9 +324,6 @@ RAMP = torch.linspace(-2, 2, 400)
 HEAD_GAINS = torch.tensor([1.5, -0.75, 0.0, -2.0])
 ROW_GAINS = torch.linspace(-1, 1.2, 300)
 LIFTS = torch.where(torch.arange(300) % 11 == 3, -torch.inf, torch.linspace(-20, 20, 300))
-FAR_LIFTS = torch.tensor([1e10, -1e10, 0.0, -torch.inf, 3e7, -5.0]).repeat(50)
-# The first keys padded, as by an additive bias: rows that see no others are the average of those.
-FAR_BIAS = torch.where(torch.arange(2 * 420).view(2, 420) % 420 < 150, torch.finfo(torch.float32).min, KEYS * 7 % 50 / 10)
 CASES = [
     Case("plain"),
     Case("plain, few CTAs", workers=2),
@@ -454,28 +411,29 @@ CASES += [
     Case("split, parts without keys", (200, 2000), (1, 1), (128, 40), mask_mod=seldom, split_over=6),
 ]
 CASES += [
-    Case("far below", (200, 420), score_mod=far_below, mask_mod=mods.causal_bottom_right(200, 420), dtype=torch.float16),
-    Case("far above", (200, 420), score_mod=far_above, dims=(64, 64)),
-    Case("far slopes", (200, 420), score_mod=far_slopes, dims=(64, 64), runs=2),
-    Case("far by units", (200, 420), score_mod=far_by_units, dims=(64, 64), runs=2),
-    Case("far column", (300, 390), (4, 4), (64, 64), 2, runs=2, score_mod=lambda s, b, h, q, kv: s + FAR_BIAS[b, kv],
+    Case("far below", (200, 420), score_mod=far_scores.below, mask_mod=mods.causal_bottom_right(200, 420), dtype=torch.float16),
+    Case("far above", (200, 420), score_mod=far_scores.above, dims=(64, 64)),
+    Case("far slopes", (200, 420), score_mod=far_scores.slopes, dims=(64, 64), runs=2),
+    Case("far by units", (200, 420), score_mod=far_scores.by_units, dims=(64, 64), runs=2),
+    Case("far column", (300, 390), (4, 4), (64, 64), 2, runs=2, score_mod=lambda s, b, h, q, kv: s + far_scores.BIAS[b, kv],
          mask_mod=mods.causal_mask, workers=3),
-    *(Case(f"split, {name}", (200, 2000), (1, 1), (64, 64), mask_mod=in_few_parts, score_mod=mod, split_over=6, runs=2, **more)
-      for name, mod, more in (("far alike", far_alike, {}), ("far below", far_below, dict(dtype=torch.float16)),
-                              ("far by units", far_by_units, {}))),
+    *(Case(f"split, {name}", (200, 2000), (1, 1), (64, 64), mask_mod=far_scores.in_few_parts, score_mod=mod, split_over=6, runs=2,
+           **more) for name, mod, more in (("far alike", far_scores.alike, {}), ("far by units", far_scores.by_units, {}),
+                                         ("far below", far_scores.below, dict(dtype=torch.float16)))),
 ]
 if KERNEL == "sm100":
     CASES += [
-        Case("far below, D=192, halves", (300, 420), score_mod=far_below, mask_mod=mods.causal_bottom_right(300, 420),
+        Case("far below, D=192, halves", (300, 420), score_mod=far_scores.below, mask_mod=mods.causal_bottom_right(300, 420),
              dims=(192, 128), workers=1),
-        Case("far below, a long graph", (200, 420), score_mod=far_and_long, dims=(64, 64)),
-        Case("far below, packed", (17, 300), (16, 2), (64, 64), score_mod=far_below, pack=8),
-        Case("far factors", (300, 420), (4, 2), (64, 64), score_mod=far_factors, mask_mod=mods.causal_bottom_right(300, 420)),
-        Case("far rows", (300, 420), (4, 2), (64, 64), score_mod=lambda s, b, h, q, kv: s + FAR_LIFTS[q]),
+        Case("far below, a long graph", (200, 420), score_mod=far_scores.below_and_long, dims=(64, 64)),
+        Case("far below, packed", (17, 300), (16, 2), (64, 64), score_mod=far_scores.below, pack=8),
+        Case("far factors", (300, 420), (4, 2), (64, 64), score_mod=far_scores.factors,
+             mask_mod=mods.causal_bottom_right(300, 420)),
+        Case("far rows", (300, 420), (4, 2), (64, 64), score_mod=lambda s, b, h, q, kv: s + far_scores.LIFTS[q]),
         Case("far rows, tables", (300, 390), (4, 4), (64, 64), 2, workers=3,
-             score_mod=lambda s, b, h, q, kv: s + KEY_BIAS[b, kv] + FAR_LIFTS[q] + RAMP[q - kv]),
-        Case("split, far rows", (200, 2000), (1, 1), (64, 64), mask_mod=in_few_parts, split_over=6,
-             score_mod=lambda s, b, h, q, kv: s + FAR_LIFTS[q]),
+             score_mod=lambda s, b, h, q, kv: s + KEY_BIAS[b, kv] + far_scores.LIFTS[q] + RAMP[q - kv]),
+        Case("split, far rows", (200, 2000), (1, 1), (64, 64), mask_mod=far_scores.in_few_parts, split_over=6,
+             score_mod=lambda s, b, h, q, kv: s + far_scores.LIFTS[q]),
     ]
 
 

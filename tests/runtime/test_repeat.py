@@ -22,7 +22,7 @@ def inputs(length=S, heads=H, dtype=torch.bfloat16):
 
 
 def plain(given):
-    """Arguments as values: tensors by layout and content; out and lse (the last two of five) and parts (values and their LSE),
+    """Arguments as values: tensors by layout and content; out and lse (the last two of five) and parts (values and statistics),
     which the kernels write, by layout."""
     if isinstance(given, torch.Tensor):
         return layout(given), given.float().flatten().tolist()
@@ -30,7 +30,7 @@ def plain(given):
         tensors = [isinstance(x, torch.Tensor) for x in given]
         if len(given) >= 5 and all(tensors[3:5]):
             return tuple(map(plain, given[:3])) + tuple(map(layout, given[3:5])) + given[5:]
-        if tensors == [True, True] and given[0].shape[:-1] == given[1].shape:
+        if tensors == [True, True] and given[0].shape[:-1] == given[1].shape[:-1]:
             return tuple(map(layout, given))
         return tuple(map(plain, given))
     return given

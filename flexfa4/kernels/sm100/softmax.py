@@ -47,7 +47,8 @@ BOTH_HALVES = 0b11
 @dataclass(frozen=True)
 class State(Carried):
     """What a thread carries from tile to tile. s_parity, empty_parity: of the next s_full and scale_empty; row_max: what scores
-    are measured from (`Exponents`); row_sum: of the exponentials so far. turn_parity: of the next exp_turn, where the plan has it."""
+    are measured from (`Exponents`); row_sum: of the exponentials so far. turn_parity: of the next exp_turn, where the plan has
+    it."""
 
     s_parity: Int32
     empty_parity: Int32
