@@ -25,25 +25,27 @@ _I32 = INT_RANGE[DType.I32]
 class Assumptions:
     """What a compiled kernel takes for granted about its arguments; part of the compile key.
 
-    index_bits: positions are in [0, 2**bits). slot_bits: integer runtime scalars are in (-2**bits, 2**bits). Batch and head
-    indices are below 2**16 (grid limits), output columns below 2**10. capture_bits: elements of captured integer tensors are in
-    (-2**bits, 2**bits); 63 assumes nothing.
+    index_bits: positions are in [0, 2**bits). slot_bits: integer runtime scalars are in (-2**bits, 2**bits). entry_bits: batch
+    and head indices are in [0, 2**bits); output columns are below 2**10. capture_bits: elements of captured integer tensors are
+    in (-2**bits, 2**bits); 63 assumes nothing.
     """
 
     index_bits: int = NARROW_BITS
     slot_bits: int = NARROW_BITS
+    entry_bits: int = 16
     capture_bits: int = 63
 
-    def holds(self, lengths: tuple[int, ...], literals: tuple[bool | int | float, ...]) -> bool:
-        """Whether a call's lengths and literal values keep to it."""
+    def holds(self, lengths: tuple[int, ...], literals: tuple[bool | int | float, ...], entries: tuple[int, ...] = ()) -> bool:
+        """Whether a call's lengths, literal values and entries (batch entries, query heads) keep to it."""
         integers = [v for v in literals if isinstance(v, int)]
-        return max(lengths, default=0) <= 1 << self.index_bits and all(abs(v) < 1 << self.slot_bits for v in integers)
+        return (max(lengths, default=0) <= 1 << self.index_bits and max(entries, default=0) <= 1 << self.entry_bits
+                and all(abs(v) < 1 << self.slot_bits for v in integers))
 
     def leaf(self, n: Node) -> Range | None:
         if n.op in (Op.Q, Op.KV):
             return 0, (1 << self.index_bits) - 1
         if n.op in (Op.B, Op.H):
-            return 0, (1 << 16) - 1
+            return 0, (1 << self.entry_bits) - 1
         if n.op is Op.D:
             return 0, (1 << 10) - 1
         if n.op in (Op.SLOT, Op.LOAD) and n.dtype.is_int:
@@ -53,7 +55,7 @@ class Assumptions:
         return None
 
 
-WIDE = Assumptions(index_bits=31, slot_bits=63)
+WIDE = Assumptions(index_bits=31, slot_bits=63, entry_bits=31)
 
 
 def fits_i32(r: Range) -> bool:

@@ -18,6 +18,10 @@ ARCHITECTURES = {(9, 0): "sm90", (10, 0): "sm100"}
 _NARROW = Assumptions()
 # An integer that no narrow plan takes.
 _WIDE_LITERAL = 1 << 62
+# What the 32-bit numbers of the kernels hold, with room for the tiles at the ends.
+_MOST_ROWS, _MOST_ITEMS = 1 << 30, 1 << 31
+# Beyond, scale * log2(e) or a score times it leaves float32, where a hidden score of -inf becomes NaN.
+_SCALES = 2.0**-100, 2.0**100
 _DTYPES = {torch.float16: DType.F16, torch.bfloat16: DType.BF16}
 
 
@@ -45,11 +49,16 @@ def choose(arch: str | None, query: Tensor, key: Tensor, value: Tensor, scale: f
         return Choice(None, f"the kernels take float16 and bfloat16, not {query.dtype}")
     if scale <= 0:
         return Choice(None, f"scale={scale}: the kernels look for the largest score before they scale it")
+    if not _SCALES[0] <= scale <= _SCALES[1]:
+        return Choice(None, f"scale={scale}: the kernels compute in float32 and take 2**-100 to 2**100")
     if 0 in query.shape or 0 in key.shape:
         return Choice(None, "a dimension is empty")
     present = [b for b in bounds if b is not None]
     if any(0 in t.shape for b in present for t in b.tensors):
         return Choice(None, "a captured tensor is empty")
+    too_large = _too_large(query, key, present)
+    if too_large:
+        return Choice(None, f"{too_large}: the kernels count in 32 bits")
     literals = tuple(x for b in present for x in b.literals)
     lengths = (query.shape[2], key.shape[2])
     graphs, dims = tuple(b.graph for b in present), (query.shape[3], value.shape[3])
@@ -57,7 +66,19 @@ def choose(arch: str | None, query: Tensor, key: Tensor, value: Tensor, scale: f
         layout = row_layout(arch, *dims, Heads.of(query.shape[1] // key.shape[1], graphs), query.shape[2])
     except BudgetError as error:
         return Choice(None, str(error))
-    return _plan(arch, _DTYPES[query.dtype], dims, graphs, layout, _NARROW.holds(lengths, literals), precise)
+    return _plan(arch, _DTYPES[query.dtype], dims, graphs, layout, _NARROW.holds(lengths, literals, query.shape[:2]), precise)
+
+
+def _too_large(query: Tensor, key: Tensor, present: Sequence[BoundGraph]) -> str:
+    """What of a call 32 bits do not hold; empty where they do."""
+    for name, t in (("query", query), ("key", key)):
+        if max(t.shape[:3]) > _MOST_ROWS:
+            return f"{name} has shape {tuple(t.shape)}"
+    batch, heads, q_len, _ = query.shape
+    if batch * heads * (q_len // 64 + 1) >= _MOST_ITEMS:
+        return f"query has shape {tuple(query.shape)}"
+    shapes = (t.shape for b in present for t in b.tensors)
+    return next((f"a captured tensor has shape {tuple(s)}" for s in shapes if max(s, default=0) >= _MOST_ITEMS), "")
 
 
 @lru_cache(maxsize=512)

@@ -294,12 +294,12 @@ def _none() -> None:
 
 
 def _lie_as(captures: tuple, query: Tensor, dense: tuple[bool, ...]) -> bool:
-    """Whether captured tensors are such as the kernel takes: none is elsewhere, empty, or wants a gradient, and the last
-    dimension of each is contiguous where `dense` says so, and only there."""
+    """Whether captured tensors are such as the kernel takes: none is elsewhere, empty, larger than 32 bits count, or wants a
+    gradient, and the last dimension of each is contiguous where `dense` says so, and only there."""
     for t, last_is_dense in zip(captures, dense):
         if t.requires_grad and torch.is_grad_enabled():
             return False
-        if t.get_device() != query.get_device() or type(t) not in _USUAL or t.numel() == 0:
+        if t.get_device() != query.get_device() or type(t) not in _USUAL or t.numel() == 0 or max(t.shape, default=0) >> 31:
             return False
         if (t.dim() == 0 or t.stride(-1) == 1) is not last_is_dense:
             return False

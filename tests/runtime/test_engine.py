@@ -15,6 +15,12 @@ def call(dtype=torch.bfloat16, dims=(128, 128), q_len=64, kv_len=64, heads=2):
             torch.empty(1, 2, kv_len, dims[1], dtype=dtype))
 
 
+def many(q_len=64, kv_len=64, heads=2):
+    """Inputs of any length in the room of one row."""
+    one = torch.empty(1, 1, 1, 128, dtype=torch.bfloat16)
+    return one.expand(1, heads, q_len, 128), *[one.expand(1, 2, kv_len, 128)] * 2
+
+
 def far(distance):
     return bind(lambda b, h, q, kv: q - kv < distance, "mask")
 
@@ -25,7 +31,13 @@ def far(distance):
     ("sm90", call(dims=(512, 512)), 0.1, (), "head_dim=512"),
     ("sm90", call(), 0.0, (), "scale=0.0"),
     ("sm90", call(), -1.0, (), "scale=-1.0"),
+    ("sm90", call(), 1e-40, (), "scale=1e-40"),
+    ("sm90", call(), 1e38, (), "scale=1e+38"),
     ("sm90", call(q_len=0), 0.1, (), "a dimension is empty"),
+    ("sm100", many(kv_len=2**31), 0.1, (), "key has shape (1, 2, 2147483648, 128): the kernels count in 32 bits"),
+    ("sm100", many(q_len=2**30, heads=256), 0.1, (), "query has shape (1, 256, 1073741824, 128): the kernels count"),
+    ("sm100", call(), 0.1, (bind(lambda s, b, h, q, kv, t=torch.zeros(1).expand(2**31): s + t[kv], "score"),),
+     "a captured tensor has shape (2147483648,)"),
     ("sm90", call(), 0.1, (bind(lambda s, b, h, q, kv, t=torch.zeros(0): s + t[kv], "score"),), "a captured tensor is empty"),
 ])
 def test_what_no_kernel_takes_is_said(arch, tensors, scale, bounds, said):
@@ -36,6 +48,14 @@ def test_what_no_kernel_takes_is_said(arch, tensors, scale, bounds, said):
 def test_a_number_that_narrow_integers_do_not_hold_takes_the_wide_plan():
     assert engine.choose("sm90", *call(), 0.1, (None, far(100), None)).plan.assume == Assumptions()
     assert engine.choose("sm90", *call(), 0.1, (None, far(10**12), None)).plan.assume == WIDE
+
+
+def test_many_entries_take_the_wide_plan():
+    """b << 15 is below 2**31 for 2**16 entries."""
+    shifted = bind(lambda s, b, h, q, kv: torch.where((b << 15) >= kv, s, -s), "score")
+    one = torch.empty(1, 2, 1, 64, dtype=torch.bfloat16)
+    for batch, assume in ((2**16, Assumptions()), (2**16 + 1, WIDE)):
+        assert engine.choose("sm100", *[one.expand(batch, -1, -1, -1)] * 3, 0.1, (shifted, None, None)).plan.assume == assume
 
 
 def test_the_same_call_gets_the_same_plan():
