@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from flexfa4.plan import STATISTICS, TMA_BYTES
-from flexfa4.sparsity import Spans
 
 from . import capture, changed, kernels, native, store, transforms
 from .programs import encode
 from .recorded import Recorded
-from .torch_op import Attention
+from .torch_op import Attention, spans_of_gradients
 
 _KEPT_STREAMS = 64
 
@@ -141,14 +140,14 @@ def recorder(launch: Callable, captures: tuple, call: Attention) -> Callable:
     wanted = tuple([i for i, t in enumerate(captures) if t.requires_grad])
     programs = encode(call.score, call.mask, None, call.layout, call.precise)
     form = transforms.Call(len(captures), literals, programs, call.scale, wanted)
-    spans = weakref.ref(call.spans) if isinstance(call.spans, Spans) else lambda: None
+    spans = weakref.ref(call.spans) if spans_of_gradients(call.spans) else lambda: None
     grad_enabled, origins = torch.is_grad_enabled, changed.origins_of((call.score, call.mask))
 
     def run(query: Tensor, key: Tensor, value: Tensor, captures: tuple, want_lse: bool) -> tuple[Tensor, Tensor | None]:
         if not grad_enabled():
             return launch(query, key, value, captures, want_lse)
         found = spans()
-        lists = () if found is None else (found.row_ptr, found.runs)
+        lists = tuple(spans_of_gradients(found))
         return Recorded.apply(launch, form, origins, lists, query, key, value, *captures)
 
     return run

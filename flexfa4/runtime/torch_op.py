@@ -62,7 +62,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tup
     literals = [x for b in bound for x in b.literals]
     programs = encode(call.score, call.mask, call.out, call.layout, call.precise)
     # What autograd keeps until the backward pass must not be written before it.
-    spans = _flat(call.spans)
+    spans = spans_of_gradients(call.spans)
     if isinstance(call.spans, FixedSpans):
         spans = [t.clone() for t in spans]
     if transforms.active():
@@ -109,8 +109,9 @@ def lists_of_call(plan: Plan, mask: BoundGraph | None, layout: Layout | None, sp
     return lists_of(spans, plan, query, key)
 
 
-def _flat(spans: Spans | WorkSpans | FixedSpans | None) -> list[Tensor]:
-    """Spans as the op takes them: [] where they are to be built. Those of a kernel's work tiles are not for its gradients."""
+def spans_of_gradients(spans: Spans | WorkSpans | FixedSpans | None) -> list[Tensor]:
+    """Spans as the op takes them, for its backward pass too: [] where they are to be built. Those of a kernel's work tiles, or
+    whose kinds tell two query tiles apart, are for the kernel alone."""
     return [spans.row_ptr, spans.runs] if isinstance(spans, (Spans, FixedSpans)) and not spans.halved else []
 
 
@@ -120,7 +121,7 @@ def _mask(layout: Layout | None, bound: BoundGraph | None, spans: list[Tensor], 
         return None
     if not spans:
         layout, found = fitted(layout, q.shape[0] * q.shape[1], lambda at: spans_of(bound, at, q.shape[2], k.shape[2]))
-        spans = _flat(found)
+        spans = spans_of_gradients(found)
     return tiled.Mask(*spans, layout.q_tile, layout.kv_tile, layout.batches, layout.heads, bound)
 
 
@@ -230,7 +231,7 @@ def _outside_autocast(implementation):
 
 @_outside_autocast
 def _by_tiles(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tuple[Tensor, Tensor]:
-    mask = _mask(call.layout, call.mask, _flat(call.spans), query, key)
+    mask = _mask(call.layout, call.mask, spans_of_gradients(call.spans), query, key)
     out, lse = tiled.forward(query, key, value, call.scale, call.score, mask)
     return (out if call.out is None else tiled.out_hook.apply(call.out, out, lse)), lse
 

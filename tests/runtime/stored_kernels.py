@@ -1,7 +1,9 @@
 """A process that asks for kernels, for test_store.py: prints one JSON object. Arguments: what to do.
 
 combine: finds the small kernel that combines parts. launch ARCH: a call of flex_attention's kernel, launched into nothing.
-emulated ARCH: exports a kernel, links it, loads it, and runs what was loaded in the emulator, against float64."""
+export ARCH: compiles a kernel with mods, exports, links and loads it, and runs what was loaded in the emulator, against float64;
+leaves its PTX for the emulator of another process. load ARCH: runs that kernel with other lengths and numbers, where the compiler
+cannot be imported."""
 import ctypes
 import json
 import os
@@ -18,16 +20,19 @@ from flexfa4 import emulator  # noqa: E402
 from flexfa4.emulator import build, driver  # noqa: E402
 
 GPU = {"sm90": "sm_90a", "sm100": "sm_100a"}
-if WHAT == "emulated":
+if WHAT in ("export", "load"):
     emulator.prepare(GPU[REST[0]])
 else:
     os.environ["CUTE_DSL_LIBS"] = str(build.shim_library())
+if WHAT == "load":
+    sys.modules["cutlass"] = None
 import torch  # noqa: E402
 
-from flexfa4 import reference  # noqa: E402
+from flexfa4 import mods, reference  # noqa: E402
 from flexfa4.ir import DType  # noqa: E402
 from flexfa4.plan import Signature, plan_forward  # noqa: E402
 from flexfa4.runtime import engine, kernels, store  # noqa: E402
+from flexfa4.trace import bind  # noqa: E402
 
 
 def combine() -> dict:
@@ -49,7 +54,7 @@ def launch(arch: str) -> dict:
     return dict(grids=seen)
 
 
-def emulated(arch: str) -> dict:
+def export(arch: str) -> dict:
     from flexfa4.runtime import compiler
 
     with emulator.device(GPU[arch], races=True) as device:
@@ -58,24 +63,46 @@ def emulated(arch: str) -> dict:
         def loaded(signature):
             signatures.append(signature)
             made = compiler.forward(signature, runs_here=True)     # the emulator learns its PTX
-            return store.save("an emulated kernel", lambda path: compiler.export(made, path))
+            found = store.save(ENTRY, lambda path: compiler.export(made, path))
+            (store.folder() / "ptx").write_text(made.__ptx__)
+            return found
 
         kernels.compiled = loaded
-        got, want = call(arch, device.tensor)
+        got, want = call(arch, device.tensor, *MODS)
     return dict(error=(got.double() - want).abs().max().item(), launches=len(device.launches), made=len(signatures))
 
 
-def call(arch: str, argument):
+def load(arch: str) -> dict:
+    class Known:
+        __ptx__ = (store.folder() / "ptx").read_text()
+
+    emulator.register(Known)
+    with emulator.device(GPU[arch], races=True) as device:
+        kernels.compiled = lambda signature: store.load(ENTRY)
+        got, want = call(arch, device.tensor, mods.tanh_softcap(0.5), gate(0.25), length=333)
+    return dict(error=(got.double() - want).abs().max().item(), launches=len(device.launches))
+
+
+def gate(share: float):
+    return lambda out, lse, b, h, q: share * out * torch.sigmoid(lse)
+
+
+ENTRY, MODS = "an emulated kernel", (mods.tanh_softcap(3.0), gate(2.0))
+
+
+def call(arch: str, argument, score_mod=None, out_mod=None, length: int = 150):
     g = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, 2, 150, 64, generator=g).bfloat16() for _ in range(3))
-    plan = engine.choose(arch, q, k, v, 0.125, [None] * 3).plan
+    q, k, v = (torch.randn(1, 2, length, 64, generator=g).bfloat16() for _ in range(3))
+    bounds = [mod and bind(mod, kind) for mod, kind in ((score_mod, "score"), (None, "mask"), (out_mod, "out"))]
+    plan = engine.choose(arch, q, k, v, 0.125, bounds).plan
     crew = kernels.Crew(2, None, argument)
-    return kernels.forward(plan, (q, k, v), 0.125, [None] * 3, crew=crew)[0], reference.attention(q, k, v, scale=0.125)[0]
+    out, _ = kernels.forward(plan, (q, k, v), 0.125, bounds, crew=crew)
+    return out, reference.attention(q, k, v, score_mod, scale=0.125, out_mod=out_mod)[0]
 
 
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    found = {"combine": combine, "launch": launch, "emulated": emulated}[WHAT](*REST)
+    found = {"combine": combine, "launch": launch, "export": export, "load": load}[WHAT](*REST)
 said = [str(w.message) for w in caught if "kernel" in str(w.message) and "JitArgument" not in str(w.message)]
-print(json.dumps(dict(**found, compiled=kernels.compile_count(), loaded=kernels.load_count(), cutlass="cutlass" in sys.modules,
+print(json.dumps(dict(**found, compiled=kernels.compile_count(), loaded=kernels.load_count(), cutlass=sys.modules.get("cutlass") is not None,
                       said=said)))

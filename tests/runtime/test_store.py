@@ -44,9 +44,11 @@ def test_a_new_process_launches_without_the_compiler(start, arch, grid):
 @pytest.mark.emulate
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm90", "sm100"])
-def test_what_was_exported_and_loaded_computes_attention(start, arch):
-    found = result(start("emulated", arch))
-    assert found["launches"] == 1 and found["made"] == 1 and found["error"] < 2e-2
+def test_what_was_exported_computes_attention_in_another_process(start, arch):
+    """Where the compiler cannot be imported, with other lengths and numbers than those it was compiled for."""
+    first, second = result(start("export", arch)), result(start("load", arch))
+    assert first["launches"] == first["made"] == 1 and first["error"] < 1e-2 and first["cutlass"]
+    assert second["launches"] == 1 and second["error"] < 2e-3 and not second["cutlass"]
 
 
 @pytest.mark.compile
