@@ -104,5 +104,5 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     found = {"combine": combine, "launch": launch, "export": export, "load": load}[WHAT](*REST)
 said = [str(w.message) for w in caught if "kernel" in str(w.message) and "JitArgument" not in str(w.message)]
-print(json.dumps(dict(**found, compiled=kernels.compile_count(), loaded=kernels.load_count(), cutlass=sys.modules.get("cutlass") is not None,
-                      said=said)))
+print(json.dumps(dict(**found, compiled=kernels.compile_count(), loaded=kernels.load_count(),
+                      cutlass=sys.modules.get("cutlass") is not None, said=said)))
