@@ -37,8 +37,8 @@ class Lists(NamedTuple):
     int32[n, 6], a `flexfa4.schedule.WorkTile` each, in launch order; None: every row whole, in natural order. parts:
     (float32[n, rows, Dv], float32[n, rows, STATISTICS]), normalised partial outputs and, of each row, (top, rest, row_sum,
     added): the sum of exponentials, 0 without keys, each measured from top + rest in log2; and what was left out of them, in
-    log2, the same in all parts of a row; None: no splits. counter: int32[1], 0 before and after the launch, from which CTAs draw their
-    work; None: CTA i takes every workers-th item."""
+    log2, the same in all parts of a row; None: no splits. counter: int32[1], 0 before and after the launch, from which CTAs
+    draw their work; None: CTA i takes every workers-th item."""
 
     spans: Optional[tuple] = None
     work: Optional[cute.Tensor] = None
