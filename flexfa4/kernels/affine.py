@@ -71,6 +71,7 @@ class Walker:
         scope = emitter.join(row, first_column)
         return [scope.value_of(t.node) for t in self.terms]
 
-    def known(self, begin: list[Float32], offset: int) -> dict[Node, Float32]:
-        """The terms `offset` columns further."""
-        return {t.node: b + s * float(offset) if offset else b for t, b, s in zip(self.terms, begin, self.steps)}
+    def known(self, begin: list[Float32], offset: int, unit: Float32 | None = None) -> dict[Node, Float32]:
+        """The terms `offset` columns further. unit: of these and of `begin`; None for 1."""
+        steps = self.steps if unit is None else [s * unit for s in self.steps]
+        return {t.node: b + s * float(offset) if offset else b for t, b, s in zip(self.terms, begin, steps)}

@@ -21,7 +21,7 @@ from cutlass import Boolean, Float32, Int32
 from flexfa4.emit.emitter import Emitter, Scope
 from flexfa4.emit.values import select
 from flexfa4.facts.documents import TRUE, inside
-from flexfa4.ir import Node, Op
+from flexfa4.ir import Node, Op, topological
 from flexfa4.plan.signature import KINDS
 
 from .added import NOTHING, Added, Rows, Split, split_root
@@ -34,6 +34,7 @@ from .gathers import Gathered, gathers
 from .rounding import LOG2_E, in_log2
 from .slices import Area, Read, Stretch, slice_reads
 from .spread import Spread
+from .units import Terms, terms_of
 
 
 class Hooks(Fixed):
@@ -61,6 +62,14 @@ class Hooks(Fixed):
         self.pack = plan.pack
         if own_rows and self.split:
             self.words["score"] = Words(self.emitters["score"], plan.pack > 1, root=self.split.inner)
+        self.units = self._units() if own_rows and self.split and not plan.precise else None
+
+    def _units(self) -> Terms | None:
+        """None too where the graph is no more than the score."""
+        inner, scaled = self.split.inner, self.split.scaled
+        score = scaled[0] if scaled else next((n for n in topological(inner) if n.op is Op.SCORE), None)
+        affine = {t.node for t in self.terms}
+        return None if inner.op is Op.SCORE else terms_of(inner, score, affine, self.split.kept)
 
     def has(self, kind: str) -> bool:
         return kind in self.emitters
@@ -95,6 +104,7 @@ class TileHooks(Fixed):
         self.emitters, self.reads, self.scopes, self.words = hooks.emitters, hooks.reads, scopes, hooks.words
         self.walker = Walker(hooks.terms, scopes["score"]) if hooks.terms else None
         self.split, self.packed, self.gathers, self.pack = hooks.split, hooks.packed, hooks.gathers, hooks.pack
+        self.units = hooks.units
 
     def rows(self, positions: Sequence[Int32], heads: Sequence[Int32] | None = None) -> "RowHooks":
         """Computes what a row needs beside its key, for score and mask. positions: q of each row; heads: h of each row where
@@ -110,7 +120,7 @@ class RowHooks(Fixed):
     def __init__(self, tile: TileHooks, rows: dict[str, list[Scope]], leaves: list[dict]):
         self._emitters, self._tiles, self._rows, self._leaves = tile.emitters, tile.scopes, rows, leaves
         self._reads, self._walker, self._words, self._split = tile.reads, tile.walker, tile.words, tile.split
-        self._packed, self._gathers, self._pack = tile.packed, tile.gathers, tile.pack
+        self._packed, self._gathers, self._pack, self._units = tile.packed, tile.gathers, tile.pack, tile.units
 
     def slices(self, kind: str, first_column: Int32, area: Area) -> list[Stretch]:
         """The look-ups of the score or mask graph that may be read as slices of this fragment, where each is `inside`."""
@@ -164,21 +174,24 @@ class RowHooks(Fixed):
         return in_log2(_sum(scope, self._split.tabled))
 
     def score(self, fragment: cute.Tensor, columns: Sequence[Int32], scale: Float32, area: Area | None = None,
-              slices: Sequence[Stretch | Gathered] = (), kept: Callable | None = None) -> None:
+              slices: Sequence[Stretch | Gathered] = (), kept: Callable | None = None, unit: Float32 | None = None) -> None:
         """fragment[i, j] = score graph(fragment[i, j] * scale) in place, without what `added` gives; nothing without a score
         graph or where the scaled score is all that is left of it (`Hooks.softmax_scale`). area: where the offsets of rows and
         columns are known while compiling; affine terms are then walked. slices: those that are inside. kept: from a column of
-        the fragment to `Split.kept`'s value."""
+        the fragment to `Split.kept`'s value. unit: what the result is times (`Hooks.units`), None for 1."""
         if "score" not in self._rows or self._split.inner.op is Op.SCORE:
             return
         emitter, tile, rows = self._emitters["score"], self._tiles["score"], self._rows["score"]
         walks = self._walker is not None and area is not None
-        scaled = self._split.scaled
+        scaled, units = self._split.scaled, None if unit is None else self._units
+        numbers = [units.scaled(row, unit) if units else {} for row in rows]
+        scale = scale * unit if units and units.score else scale
         factors = [scale * Float32(row.value_of(scaled[1])) if scaled else scale for row in rows]
         values = [self._times(fragment, i, factor) for i, factor in enumerate(factors)]
         if walks:
             first = tile.inner(kv=columns[0])
             starts = [self._walker.start(emitter, row, first) for row in rows]
+            in_unit = [[value * unit for value in start] if units else [] for start in starts]
         words = self._score_words(columns)
         for j, kv in enumerate(columns):
             known = {n: bit(word, j % WORD, True) for n, word in words[j // WORD].items()} if words else {}
@@ -191,7 +204,11 @@ class RowHooks(Fixed):
                 if scaled:
                     known[scaled[0]] = values[i][j]
                 scope = emitter.join(row, column, known=known, score=values[i][j])
-                fragment[i, j] = Float32(scope.value_of(self._split.inner))
+                if units:
+                    terms = self._walker.known(in_unit[i], area.columns[j], unit) if walks else {}
+                    fragment[i, j] = units.value(scope, numbers[i] | terms | {units.score: values[i][j]})
+                else:
+                    fragment[i, j] = Float32(scope.value_of(self._split.inner))
 
     def _times(self, fragment: cute.Tensor, i: int, factor: Float32) -> list[Float32]:
         """A row of a fragment times a number; two at a time where the architecture can."""

@@ -16,15 +16,12 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32
 
 from flexfa4.emit.values import select
-from flexfa4.ir import Op
 
 from ..carried import Fixed
 from ..rounding import LN_2, beyond_least, clamped, natural, rest_of
 
 # Where a row has seen a key its sum is above it, where not below: a polynomial's 2**-inf is 2**-126.
 LEAST_SUM = 2.0**-64
-# Graphs with these at their end, a factor apart, write no number far from 0.
-BOUNDED = {Op.TANH, Op.SIGMOID, Op.SIN, Op.COS, Op.ERF}
 
 
 @dataclass(frozen=True)

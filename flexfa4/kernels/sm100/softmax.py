@@ -28,10 +28,11 @@ from ..rounding import LEAST
 from ..runs import Runs
 from ..slices import Area
 from ..spread import Spread
+from ..units import BOUNDED
 from ..walk import UNSPLIT, Place, WorkItem
 from .additions import Additions, LineTable
 from .context import Context
-from .exponents import BOUNDED, Exponents
+from .exponents import Exponents
 from .scheduler import following
 
 WARP = 32
@@ -63,13 +64,14 @@ class State(Carried):
 
 @dataclass(frozen=True)
 class Edits(Fixed):
-    """How the graphs run. scored: the score graph has more than additions and factors; far: its numbers may be far from 0.
-    in_registers: it runs, and additions are made, on a row of S in registers on tiles without hidden keys: not where it is so
-    long that 128 copies of it fill the instruction cache. columns: of S at a time where graphs run in a loop: fewer where they
-    need more registers for each."""
+    """How the graphs run. scored: the score graph has more than additions and factors; far: its numbers may be far from 0;
+    in_units: they come in units of the exponent. in_registers: it runs, and additions are made, on a row of S in registers on
+    tiles without hidden keys: not where it is so long that 128 copies of it fill the instruction cache. columns: of S at a time
+    where graphs run in a loop: fewer where they need more registers for each."""
 
     scored: bool
     far: bool
+    in_units: bool
     in_registers: bool
     columns: int
 
@@ -79,7 +81,7 @@ class Edits(Fixed):
         mask = element_operations(hooks.emitters["mask"].graph.root) if hooks.has("mask") else 0
         scored = hooks.split is not None and hooks.split.inner.op is not Op.SCORE
         far = scored and hooks.split.inner.op not in BOUNDED
-        return Edits(scored, far, score <= MOST_UNROLLED, 32 if score + mask <= MOST_UNROLLED else 16)
+        return Edits(scored, far, hooks.units is not None, score <= MOST_UNROLLED, 32 if score + mask <= MOST_UNROLLED else 16)
 
 
 @dataclass(frozen=True)
@@ -200,9 +202,10 @@ class Softmax(Fixed):
         gathered: `RowHooks.gathered` of it."""
         columns = cute.size(s)
         area = Area((0,), tuple(range(columns)))
-        row.hooks.score(s, columns_from(first, columns), self.ctx.scale, area, gathered, added.kept(offset))
+        unit = row.scale if row.edits.in_units else None
+        row.hooks.score(s, columns_from(first, columns), self.ctx.scale, area, gathered, added.kept(offset), unit)
         if added.by_column:
-            added.add(s, row.scale, offset)
+            added.add(s, Float32(1.0) if row.edits.in_units else row.scale, offset)
 
     @cute.jit
     def edit_in_place(self, row: Row, tile_first: Int32, added: Additions, hidden: cutlass.Constexpr):
@@ -232,7 +235,7 @@ class Softmax(Fixed):
         s = cute.make_tensor(r_s.iterator, cute.make_layout((1, count)))
         self.edit(s, row, first, added, offset, gathered)
         if hidden:
-            value = -math.inf if added.by_column else row.hooks.hidden()
+            value = -math.inf if self.are_scaled(row, added) else row.hooks.hidden()
             row.hooks.mask_run(s, first, row.place.kv_end - first, self.spread(row, count), value)
         cute.copy(store, r_s, store.partition_D(part))
 
@@ -257,8 +260,12 @@ class Softmax(Fixed):
         state = self.turned(state, shared)
         return replace(state, row_sum=state.row_sum * factor + total)
 
+    def are_scaled(self, row: Row, added: Additions) -> bool:
+        """Whether the graphs leave scores in units of the exponent."""
+        return added.by_column or row.edits.in_units
+
     def exponents(self, row: Row, added: Additions) -> Exponents:
-        if added.by_column:
+        if self.are_scaled(row, added):
             return Exponents(None, False, False)
         return Exponents(row.scale, row.hooks.factor() is not None, row.edits.far)
 
