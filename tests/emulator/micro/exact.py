@@ -3,6 +3,7 @@
 import math
 import struct
 from fractions import Fraction
+from functools import cache
 
 
 class Format:
@@ -23,7 +24,7 @@ class Format:
         if x == self.infinity:
             return -math.inf if negative else math.inf
         e, m = x >> self.mantissa, x & ((1 << self.mantissa) - 1)
-        value = Fraction(m + (1 << self.mantissa if e else 0)) * Fraction(2) ** (max(e, 1) - self.bias - self.mantissa)
+        value = (m + (1 << self.mantissa if e else 0)) * _power(max(e, 1) - self.bias - self.mantissa)
         return -value if negative else value
 
     def round(self, value, mode: str = "rn", negative_zero: bool = False, finite: bool = False) -> int:
@@ -35,7 +36,7 @@ class Format:
             return self.sign if negative_zero else 0
         negative, value = value < 0, abs(value)
         e = max(_exponent(value), 1 - self.bias)
-        scaled = value / Fraction(2) ** (e - self.mantissa)
+        scaled = value * _power(self.mantissa - e)
         q, rest = int(scaled), scaled - int(scaled)
         up = rest > Fraction(1, 2) or (rest == Fraction(1, 2) and q & 1) if mode == "rn" else bool(rest) and (
             mode == ("rm" if negative else "rp"))
@@ -54,9 +55,14 @@ class Format:
         return x & self.sign if x & (self.sign - 1) < 1 << self.mantissa else x
 
 
+@cache
+def _power(exponent: int) -> Fraction:
+    return Fraction(2) ** exponent
+
+
 def _exponent(value: Fraction) -> int:
     e = value.numerator.bit_length() - value.denominator.bit_length()
-    return e if Fraction(2) ** e <= value else e - 1
+    return e if _power(e) <= value else e - 1
 
 
 F64, F32 = Format(11, 52, 0x7FFFFFFFFFFFFFFF), Format(8, 23, 0x7FFFFFFF)

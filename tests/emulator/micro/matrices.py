@@ -20,7 +20,8 @@ def encode(x: np.ndarray, kind: str) -> np.ndarray:
         return x.astype(np.float32).view(np.uint32)
     if kind in ("f16", "bf16"):
         f = F16 if kind == "f16" else BF16
-        return np.vectorize(lambda v: f.round(int(v)), otypes=[np.uint16])(x)
+        values, places = np.unique(x, return_inverse=True)
+        return np.array([f.round(int(v)) for v in values], np.uint16)[places.reshape(x.shape)]
     e, m = F8[kind]
     bias = (1 << (e - 1)) - 1
 
