@@ -59,29 +59,17 @@ class Segments:
         return spans_from_segments(row, begin, end, kind, tiling, transposed)
 
 
-class Refiner:
-    """Classifies the tiles of one mask. `bound` holds CPU tensors."""
+class Judge:
+    """What is certain of cells. It knows no Refiner, which knows it: in a circle both would stay until Python's collector comes,
+    with the pinned memory of the captures that came from a device."""
 
-    def __init__(self, bound: BoundGraph, tiling: Tiling, budget: int):
-        self.bound, self.tiling = bound, tiling
-        limits = {Op.B: (0, tiling.Bm - 1), Op.H: (0, tiling.Hm - 1), Op.Q: (0, tiling.q_len - 1), Op.KV: (0, tiling.kv_len - 1)}
-        self.analysis = Analysis(bound, limits, Space(None))
-        self.work = Work(tiles=tiling.Bm * tiling.Hm * tiling.q_tiles * tiling.kv_tiles)
-        self.settler = Settler(bound, self.judge, self.breaks, self.work, budget)
+    def __init__(self, analysis: Analysis, work: Work):
+        self.analysis, self.work = analysis, work
 
-    def of(self, graph: Graph) -> "Refiner":
-        """As `Analysis.of`: judges cells for another graph."""
-        other = copy(self)
-        other.bound, other.analysis = replace(self.bound, graph=graph), self.analysis.of(graph)
-        return other
-
-    def judge(self, cells: Cells) -> tuple[np.ndarray, np.ndarray, object]:
-        """(empty, full, poison) of cells, bool [n]: what is certain. A cell that may depend on an out-of-range
-        look-up is neither."""
-        return self._judge(cells, (len(cells),))
-
-    def _judge(self, cells: Cells, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, object]:
-        """`judge` of cells whose arrays broadcast to `shape`; so do the results."""
+    def __call__(self, cells: Cells, shape: tuple[int, ...] | None = None) -> tuple[np.ndarray, np.ndarray, object]:
+        """(empty, full, poison) of cells, bool of `shape`, to which their arrays broadcast, by default [n]. A cell that may depend
+        on an out-of-range look-up is neither."""
+        shape = (len(cells),) if shape is None else shape
         self.work.analysed += math.prod(shape)
         env = {Op.B: (cells.b, cells.b), Op.H: (cells.h, cells.h), Op.Q: (cells.q0, cells.q1), Op.KV: (cells.k0, cells.k1)}
         with np.errstate(all="ignore"):
@@ -91,8 +79,31 @@ class Refiner:
             empty, full = empty & negate(found.poison), full & negate(found.poison)
         return np.broadcast_to(empty, shape), np.broadcast_to(full, shape), found.poison
 
+    def breaks(self) -> tuple[np.ndarray, np.ndarray]:
+        """Positions along queries and keys at which the mask takes a new form."""
+        return self.analysis.breaks(Op.Q), self.analysis.breaks(Op.KV)
+
+
+class Refiner:
+    """Classifies the tiles of one mask. `bound` holds CPU tensors."""
+
+    def __init__(self, bound: BoundGraph, tiling: Tiling, budget: int):
+        self.bound, self.tiling = bound, tiling
+        limits = {Op.B: (0, tiling.Bm - 1), Op.H: (0, tiling.Hm - 1), Op.Q: (0, tiling.q_len - 1), Op.KV: (0, tiling.kv_len - 1)}
+        self.analysis = Analysis(bound, limits, Space(None))
+        self.work = Work(tiles=tiling.Bm * tiling.Hm * tiling.q_tiles * tiling.kv_tiles)
+        self.judge = Judge(self.analysis, self.work)
+        self.settler = Settler(bound, self.judge, self.judge.breaks, self.work, budget)
+
+    def of(self, graph: Graph) -> "Refiner":
+        """As `Analysis.of`: judges cells for another graph."""
+        other = copy(self)
+        other.bound, other.analysis = replace(self.bound, graph=graph), self.analysis.of(graph)
+        other.judge = Judge(other.analysis, self.work)
+        return other
+
     def _settled(self, cells: Cells, undecided: np.ndarray, poison, shape: tuple[int, ...]) -> np.ndarray:
-        """The kinds, uint8, of cells that `_judge` left open: those at flat places `undecided` of its result's `shape`."""
+        """The kinds, uint8, of cells that `judge` left open: those at flat places `undecided` of its result's `shape`."""
         bad = poison if poison is False else np.broadcast_to(poison, shape).reshape(-1)[undecided]
         return self.settler.kinds(cells, bad)
 
@@ -100,10 +111,6 @@ class Refiner:
         """Whether one look at all positions leaves it open that the mask depends on a look-up past the end of a capture."""
         with np.errstate(all="ignore"):
             return bool(np.any(self.analysis.run(self.analysis.limits).poison))
-
-    def breaks(self) -> tuple[np.ndarray, np.ndarray]:
-        """Positions along queries and keys at which the mask takes a new form."""
-        return self.analysis.breaks(Op.Q), self.analysis.breaks(Op.KV)
 
     def spans(self, transposed: bool) -> Spans:
         """The kinds of all tiles."""
@@ -123,7 +130,7 @@ class Refiner:
         shape = (t.Bm * t.Hm, t.q_tiles, t.kv_tiles)
         row, i, j = (np.arange(n) for n in shape)
         cells = tile_cells(t, row[:, None, None], i[:, None], j, 1)
-        empty, full, poison = self._judge(cells, shape)
+        empty, full, poison = self.judge(cells, shape)
         states = np.multiply(full, np.uint8(Kind.FULL), dtype=np.uint8)
         undecided = np.flatnonzero(~(empty | full))
         if undecided.size:

@@ -1,4 +1,7 @@
 """Captures on a device, as they come to the host: the bookkeeping and the torch code that a GPU runs, on the CPU."""
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -63,6 +66,24 @@ def test_one_wait_a_build(name, waits, monkeypatch):
             t.copy_(held)
         assert len(waits) == (1 if kept else 0) and same(found, want[way]), way
         kept.clear()
+
+
+@pytest.mark.parametrize("name", sorted(set(CASES) - {example.name for example in mods.GALLERY}))
+def test_copies_are_given_back_at_once(name, monkeypatch):
+    """Not when Python's collector comes: until then every build would take new pinned memory, and the driver's time for it."""
+    mask, copies, plain = CASES[name]("cpu"), [], host._copy
+    monkeypatch.setattr(host, "_copy", lambda part: copies.append(weakref.ref(found := plain(part))) or found)
+    for part in (build, block_mask):
+        monkeypatch.setattr(part, "on_host", moved)
+    gc.collect()
+    gc.disable()
+    try:
+        for way, make in ways(mask).items():
+            make()
+            assert not any(copy() is not None for copy in copies), way
+    finally:
+        gc.enable()
+    assert copies or not mask.bound.tensors
 
 
 def test_waits_when_one_is_read(waits):
