@@ -33,6 +33,7 @@ _MASKS = frozenset({BlockMask, FixedMask})
 _NUMBERS = frozenset({float, int, type(None)})
 # Of the kinds of the same mods, those that are looked through before a name is made.
 _KEPT_READY = 4
+_NO_CAPTURES = (), (), ()
 
 _known: "dict[tuple, Kind]" = {}
 _ready: "dict[tuple, list[Ready]]" = {}
@@ -66,7 +67,7 @@ class Ready(NamedTuple):
 
 class Hint(NamedTuple):
     """What a call with these very objects was: the traces of its mods, which say whether they still are, its BlockMask and the
-    revision of that, and the kinds that it may be."""
+    revision of that, and the kinds that it may be. plain: there are no mods and no BlockMask."""
 
     score: Entry | None
     mask: Entry | None
@@ -74,6 +75,7 @@ class Hint(NamedTuple):
     block_mask: Callable
     revision: int
     ready: list[Ready]
+    plain: bool
 
 
 def again(query: Tensor, key: Tensor, value: Tensor, mods: tuple, scale: float | None, options: tuple, want_lse: bool = True,
@@ -87,7 +89,7 @@ def again(query: Tensor, key: Tensor, value: Tensor, mods: tuple, scale: float |
     ids = id(score_mod), id(block_mask), id(mask_mod), id(out_mod), scale, options
     hint = _hints.get(ids)
     if hint is not None:
-        captures = _captures_by(hint, mods)
+        captures = _NO_CAPTURES if hint.plain else _captures_by(hint, mods)
         if captures is not None:
             found = _first_that_fits(hint.ready, (query, key, value), captures, block_mask, want_lse)
             if found is not None:
@@ -160,7 +162,8 @@ def _give_hint(ids: tuple, parts: tuple, block_mask: BlockMask | FixedMask | Non
     if len(_hints) >= _KEPT:
         _hints.pop(next(iter(_hints), None), None)
     score, mask, out = (None if part is None else part[3] for part in parts)
-    _hints[ids] = Hint(score, mask, out, ready[0].kind.mask, block_mask.revision if block_mask is not None else 0, ready)
+    _hints[ids] = Hint(score, mask, out, ready[0].kind.mask, block_mask.revision if block_mask is not None else 0, ready,
+                       parts == (None, None, None))
 
 
 def _by_name(tensors: tuple, parts: tuple, block_mask: BlockMask | None, scale, options: tuple) -> Kind | None:
