@@ -1,7 +1,7 @@
-"""Labels of captures on a device: of many, their runs come to the host, where each ends and what label it has.
+"""Labels of captures on a device: of many, the places where their runs end come to the host.
 
-That is all of them, in a few bytes a document: tables of labels are made of runs anyway. Which label comes back is the host's to
-see. Labels of more runs than that has room for, and single elements, are read from a copy of all labels, which comes along.
+Tables of labels are made of runs anyway, and the host then reads a few of the labels, which come along, and not all. Where there
+are more runs than that has room for, it does.
 """
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from .tables import Runs
 
 # Elements of a run, on average, below which labels are no shorter as runs.
 _LEAST_RUN = 16
-# Elements from which on the device finds runs sooner than the host, telling it to included.
-LONG = 1 << 18
+# Elements from which on the device finds runs sooner than the host, telling it to included: labels that were just copied are in
+# no cache.
+LONG = 1 << 16
 
 
 @lru_cache(maxsize=256)
@@ -32,29 +33,26 @@ def label_captures(graph: Graph) -> frozenset[int]:
                      if p is not None and len(p.captures) == 1 and p.dim == graph.captures[p.captures[0]].rank - 1)
 
 
-def device_runs(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """(last, values) of the runs of labels [..., length] on any device, without waiting for it: int64 [capacity], the flat
-    position at which each run ends, and the labels there; past the last run that one again. None for too few labels."""
+def device_runs(labels: torch.Tensor) -> torch.Tensor | None:
+    """The last of each run of labels [..., length] on any device, without waiting for it: int64 [capacity], flat positions; past
+    the last run that one again. None for too few labels."""
     if labels.numel() < LONG:
         return None
     flat = labels.detach().reshape(-1)
     change = torch.ne(flat[1:], flat[:-1])
     if labels.ndim > 1:
         change[labels.shape[-1] - 1::labels.shape[-1]] = True
-    end = flat.numel() - 1
-    last = torch.nonzero_static(change, size=flat.numel() // _LEAST_RUN, fill_value=end).view(-1)
-    return last, flat.index_select(0, last)
+    return torch.nonzero_static(change, size=flat.numel() // _LEAST_RUN, fill_value=flat.numel() - 1).view(-1)
 
 
-def runs_of_device(last: np.ndarray, values: np.ndarray, shape: Sequence[int]) -> Runs | None:
-    """What `device_runs` found, on the host; None where it may have had no room for all."""
-    size = math.prod(shape)
-    count = int(last.searchsorted(size - 1)) + 1
+def runs_of_device(last: np.ndarray, labels: np.ndarray) -> Runs | None:
+    """The runs of labels, of which `device_runs` found `last`, on the host; None where it may have had no room for all."""
+    count = int(last.searchsorted(labels.size - 1)) + 1
     if count >= last.size:
         return None
     starts = np.zeros(count, np.int64)
     np.add(last[:count - 1], 1, out=starts[1:])
-    return Runs(starts, values[:count], size, shape[-1])
+    return Runs(starts, labels.reshape(-1).take(starts), labels.size, labels.shape[-1])
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class Copied:
     """What comes to the host of one capture: all of it, and what `device_runs` found."""
 
     whole: torch.Tensor
-    runs: tuple[torch.Tensor, torch.Tensor] | None
+    last: torch.Tensor | None
 
 
 class HostTensors(Sequence):
@@ -86,10 +84,10 @@ class HostTensors(Sequence):
         """The runs of tensor i along its last dimension, where they came along."""
         if i not in self._runs:
             come = self._copied.get(i)
-            if come is None or come.runs is None:
+            if come is None or come.last is None:
                 return None
-            last, values = (part.numpy() for part in self._here(i).runs)
-            self._runs[i] = runs_of_device(last, values, come.whole.shape)
+            self._here(i)
+            self._runs[i] = runs_of_device(come.last.numpy(), come.whole.numpy())
         return self._runs[i]
 
     def _here(self, i: int) -> Copied:

@@ -121,7 +121,10 @@ class Graph:
         return self._order
 
     def uses(self, *ops: Op) -> bool:
-        return any(op.name in self._ops for op in ops)
+        for op in ops:
+            if op.name in self._ops:
+                return True
+        return False
 
 
 def topological(*roots: Node) -> Iterator[Node]:

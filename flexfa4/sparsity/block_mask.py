@@ -283,7 +283,7 @@ def _warn_of_one(bound: BoundGraph, given: tuple[int | None, int | None]) -> Non
 
 
 def _at_least(least: int, x) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool) and x >= least
+    return x >= least if type(x) is int else isinstance(x, int) and not isinstance(x, bool) and x >= least
 
 
 def _check_lengths(B, H, q_len, kv_len) -> None:

@@ -109,13 +109,13 @@ def test_captures_travel_together(waits):
 @pytest.mark.parametrize("make", [mods.document_mask, mods.document_causal])
 def test_many_labels_travel_with_their_runs(order, make, waits):
     """Also where a label comes back, and where tiles have to be settled element by element."""
-    labels = documents(LONG, 16000, 2, order)
+    labels = documents(LONG, 4000, 2, order)
     bound, tiling = bind(make(labels), "mask"), Tiling(100, 37, 700, 650)
     found = moved(bound)
-    assert found.tensors.runs(0).starts.size > 15000
+    assert found.tensors.runs(0).starts.size > 3900
     spans = Refiner(found, tiling, 1 << 26).spans(False)
     check_spans(spans, kinds(dense(make(labels), 1, 1, 700, 650), 100, 37))
-    assert len(waits) == 1 and waits[0] < labels.nbytes * 1.8 and torch.equal(found.tensors[0], labels)
+    assert len(waits) == 1 and waits[0] < labels.nbytes * 1.6 and torch.equal(found.tensors[0], labels)
 
 
 @pytest.mark.parametrize("length", [1, 3, 15])
@@ -129,8 +129,7 @@ def test_runs_on_a_device():
     labels = torch.zeros(2, LONG // 2, dtype=torch.int16)
     labels[0, 1200:], labels[1, :LONG // 2 - 1] = 5, 5
     labels[1, LONG // 2 - 1] = 7
-    parts = [part.numpy() for part in device_runs(labels)]
-    runs = runs_of_device(*parts, labels.shape)
+    runs = runs_of_device(device_runs(labels).numpy(), labels.numpy())
     assert (runs.starts.tolist(), runs.values.tolist()) == ([0, 1200, LONG // 2, LONG - 1], [0, 5, 5, 7])
     assert device_runs(labels[0]) is None                       # of few labels the host finds them
 
