@@ -5,7 +5,6 @@ are more runs than that has room for, it does.
 """
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Callable, Iterator, Mapping, Sequence

@@ -21,7 +21,7 @@ from flexfa4.ir.dtypes import INT_RANGE
 
 from .cells import Cells
 from .label_runs import row_of, runs_along, sides_of
-from .rectangles import Labels, both, holding, met, places_in, runs_of, within, without
+from .rectangles import Labels, bits_of, both, earlier, holding, in_order, later, met, places_in, runs_of, within, without
 from .sides import Axis, Position, RunNumbers, Side
 from .spans import Kind, Spans, Tiling, run_type, runs_in_order, runs_of_segments
 
@@ -192,12 +192,12 @@ class _Mask:
                 back = sides if back is None else both(back, sides)
                 continue
             possible, certain = self._intervals(term, sides)
-            may = _later(may[0], possible[0]), _earlier(may[1], possible[1])
+            may = later(may[0], possible[0]), earlier(may[1], possible[1])
             inner = _but_one(inner, must, certain)
-            must = _later(must[0], certain[0]), _earlier(must[1], certain[1])
+            must = later(must[0], certain[0]), earlier(must[1], certain[1])
             known = known and not isinstance(term, OneSided) and sides[0].dense and sides[1].dense
         if back is not None:
-            return self._rectangles(back, may, must, inner, known)
+            return self._rectangles(back, may, must, known)
         # In each row [begin, first) and [last, end) are PARTIAL and [first, last) is FULL.
         begin = may[0] if isinstance(may[0], np.ndarray) else np.full(rows, may[0] or 0)
         end = may[1] if isinstance(may[1], np.ndarray) else np.full(rows, columns if may[1] is None else may[1])
@@ -215,30 +215,27 @@ class _Mask:
         full = np.flatnonzero(last > first)
         return self._segments((full, first[full], last[full]), _tiles([(begin, first), (last, end)]), kinds)
 
-    def _rectangles(self, labels: tuple[Labels, Labels], may: tuple, must: tuple, inner: tuple,
-                    known: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _rectangles(self, labels: tuple[Labels, Labels], may: tuple, must: tuple, known: bool) -> tuple[np.ndarray, np.ndarray]:
         """As `_conjunction`, of what the other terms leave of the rectangles of labels that come back."""
-        rows, columns = labels[::-1] if self.transposed else labels
-        found, count = met(rows, columns, may, must), self.columns.count
+        found, count = met(*(labels[::-1] if self.transposed else labels), may, must), self.columns.count
         if found is None:
             raise Unfit
-        partial = without(found.some, found.full)
-        if known:
-            # Where several labels are met, the others are to be certain; where one is, all but one of them.
-            several = without(found.some, found.one)
-            open_ = [within(several, (None, must[0]), count)] if must[0] is not None else []
-            open_ += [within(several, (_later(*must), None), count)] if must[1] is not None else []
-            open_ += [within(found.one, bounds, count) for bounds in self._looks(may, must, inner)]
-        else:
-            open_ = [partial]
+        some, full = found
+        partial = without(some, full)
+        # Where the other terms are certain, it is the labels that are not.
+        open_ = [within(partial, (None, must[0]), count)] if must[0] is not None else []
+        open_ += [within(partial, (later(*must), None), count)] if must[1] is not None else []
         if sum(int((x.end - x.begin).sum()) for x in open_) > _MOST_OPEN:
             raise Unfit
         tiles = [places_in(x, count) for x in open_]
-        kinds = self._open_tiles(*(np.concatenate(x) for x in zip(*tiles)), known) if tiles else None
+        tiles = tiles[0] if len(tiles) == 1 else [np.concatenate(x) for x in zip(*tiles)]
+        kinds = self._open_tiles(*tiles, known) if tiles else None
         if kinds is None:
-            return runs_of(found.full, partial, self.rows.count, count)
-        row, begin = np.divmod(found.full.begin, count + 1)
-        return self._segments((row, begin, found.full.end - row * (count + 1)), places_in(partial, count), kinds)
+            return runs_of(full, partial, self.rows.count, count)
+        if int((partial.end - partial.begin).sum()) > _MOST_OPEN:
+            raise Unfit
+        begin, end = (x & ((1 << bits_of(count)) - 1) for x in full)
+        return self._segments((full.begin >> bits_of(count), begin, end), places_in(partial, count), kinds)
 
     def _looks(self, may: tuple, must: tuple, inner: tuple) -> list[tuple]:
         """The intervals of columns, beside those that are not possible, in which two terms or more are not certain: left and
@@ -293,9 +290,10 @@ class _Mask:
                 found = met(*(sides[::-1] if self.transposed else sides), (None, None), (None, None))
                 if found is None:
                     raise Unfit
-                marks += [*found.one, *found.some]
-                terms.append(lambda row, column, found=found: tuple(
-                    holding(part, row * (columns + 1) + column) for part in (found.one, found.some)))
+                some, full = found[0], in_order(found[1])
+                marks += [*some, *full]
+                terms.append(lambda row, column, parts=(full, some): tuple(
+                    holding(part, row << bits_of(columns) | column) for part in parts))
             elif isinstance(term, OneSided) and (term.axis or self.rows.op) is not self.rows.op:
                 at = [np.broadcast_to(x, (3, columns))[0] for x in (sides.lo, sides.hi)]
                 change = np.flatnonzero((at[0][1:] != at[0][:-1]) | (at[1][1:] != at[1][:-1])) + 1
@@ -331,12 +329,12 @@ class _Mask:
             bounds.sort(axis=1)
             row, which = np.nonzero(bounds[:, 1:] > bounds[:, :-1])
             return row, bounds[row, which], bounds[row, which + 1]
-        bounds += np.arange(self.rows.count)[:, None] * (columns + 1)
+        bits = bits_of(columns)
+        bounds |= np.arange(self.rows.count)[:, None] << bits
         flat = np.concatenate([bounds.reshape(-1), *marks])
         flat.sort()
-        row, begin = np.divmod(flat[:-1], columns + 1)
-        end = flat[1:] - row * (columns + 1)
-        there = (begin < end) & (begin < columns)         # past the last column of a row the next one begins
+        row, begin, end = flat[:-1] >> bits, flat[:-1] & ((1 << bits) - 1), flat[1:] & ((1 << bits) - 1)
+        there = begin < end                               # of the last one of a row, the end is the next row's begin, 0
         return row[there], begin[there], end[there]
 
     def _segments(self, full: tuple, tiles: tuple, others: tuple) -> tuple[np.ndarray, np.ndarray]:
@@ -487,24 +485,14 @@ def _packed(bounds: tuple[np.ndarray, ...], columns: int) -> tuple[np.ndarray, n
     return pointer, runs
 
 
-def _later(a, b):
-    """The greater of two begins, of which None is before all columns."""
-    return a if b is None else b if a is None else np.maximum(a, b)
-
-
-def _earlier(a, b):
-    """The lesser of two ends, of which None is after all columns."""
-    return a if b is None else b if a is None else np.minimum(a, b)
-
-
 def _but_one(inner: tuple, must: tuple, found: tuple) -> tuple:
     """The columns past the begins of all terms but one, and before the ends of all but one, with one more term: certain in
     `found`, where those before it are all certain in `must`."""
     begin, end = inner
     if must[0] is not None and found[0] is not None:
-        begin = _later(begin, np.minimum(must[0], found[0]))
+        begin = later(begin, np.minimum(must[0], found[0]))
     if must[1] is not None and found[1] is not None:
-        end = _earlier(end, np.maximum(must[1], found[1]))
+        end = earlier(end, np.maximum(must[1], found[1]))
     return begin, end
 
 

@@ -10,15 +10,15 @@ from flexfa4.ir.bound import BoundGraph
 
 
 def sides_of(bound: BoundGraph, table: LabelTable) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """For queries and keys: which of the pair's look-ups reads their labels, and what it adds to a position. None where one reads
-    at something else."""
+    """For queries and keys: which table their labels are in (0 where both read the same), and what the look-up adds to a
+    position. None where one reads at something else."""
     sides = []
     for axis in (Op.Q, Op.KV):
         found = [offset_along(load.args[table.pair.dim], axis, bound) for load in table.pair.loads]
         which = next((i for i, c in enumerate(found) if c is not None), None)
         if which is None:
             return None
-        sides.append((which, found[which]))
+        sides.append((which if len(table.sizes) == 2 else 0, found[which]))
     return tuple(sides)
 
 
@@ -39,7 +39,6 @@ def runs_along(table: LabelTable, row: int, side: tuple[int, int], length: int) 
     """(begins, first, last) of the runs of labels at positions 0 .. length - 1 of one axis, as runs first .. last - 1 of the
     table; begins: int64 [last - first]. None where it reads past its table."""
     which, added = side
-    which = which if len(table.sizes) == 2 else 0
     if added < 0 or added + length > table.sizes[which]:
         return None
     begin = row * table.runs.length + (table.sizes[0] if which else 0) + added

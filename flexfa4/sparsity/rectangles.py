@@ -63,44 +63,53 @@ def _codes(sides: tuple[Labels, Labels]) -> tuple[int, list[np.ndarray]]:
     return values.size, np.split(codes, [sides[0].values.size])
 
 
+def later(a, b):
+    """The greater of two begins, of which None is before all columns."""
+    return a if b is None else b if a is None else np.maximum(a, b)
+
+
+def earlier(a, b):
+    """The lesser of two ends, of which None is after all columns."""
+    return a if b is None else b if a is None else np.minimum(a, b)
+
+
 class Segments(NamedTuple):
-    """Disjoint segments of rows, flat: tile j of row i is at i * (columns + 1) + j. Ascending, int64 [n] each."""
+    """Disjoint segments of rows, flat: tile j of row i is at i << bits | j, with as many bits as the number of columns has. int64
+    [n] each."""
 
     begin: np.ndarray
     end: np.ndarray
 
 
-class Met(NamedTuple):
-    """What rectangles leave of rows that other terms bound: tiles with a common label, those of them in which all labels are one,
-    and of these the ones in which the other terms hold too."""
-
-    some: Segments
-    one: Segments
-    full: Segments
+def bits_of(columns: int) -> int:
+    """The bits of a column in a flat place: one past the last column fits too, so that rows never touch."""
+    return int(columns).bit_length()
 
 
-def met(rows: Labels, columns: Labels, may: Bounds, must: Bounds) -> Met | None:
-    """may, must: where the other terms may hold and where they certainly do. None where too many tiles are met."""
-    pairs = _pairs(rows, columns)
-    stride = columns.axis.count + 1
+def met(rows: Labels, columns: Labels, may: Bounds, must: Bounds) -> tuple[Segments, Segments] | None:
+    """(some, full): the tiles with a common label in which the other terms may hold, ascending; and, in any order, those in which
+    all labels are one and the other terms hold. may, must: where the other terms may hold and where they certainly do. None where
+    too many tiles are met."""
+    pairs, bits = _pairs(rows, columns), bits_of(columns.axis.count)
     if pairs is None:
         return None
-    a, b = pairs
-    row, begin, end = _rows_of(a, b, rows.touched(), columns.touched())
-    begin, end, row = _cut(row, begin, end, may)
-    row *= stride
-    begin, end = begin + row, end + row
+    row, begin, end = _cut(*_rows_of(*pairs, rows.touched(), columns.touched()), may)
+    row <<= bits
+    begin, end = begin | row, end | row
     begin.sort()
     end.sort()
     # Where as many segments have ended as have begun, one that touches no other begins.
     apart = begin[1:] > end[:-1]
     some = Segments(np.concatenate([begin[:1], begin[1:][apart]]), np.concatenate([end[:-1][apart], end[-1:]]))
-    row, begin, end = _rows_of(a, b, rows.covered(), columns.covered())
-    begin, end, row = _cut(row, begin, end, may)
-    one = begin + row * stride, end + row * stride
-    begin, end, row = _cut(row, begin, end, must)
-    row *= stride
-    return Met(some, Segments(np.sort(one[0]), np.sort(one[1])), Segments(np.sort(begin + row), np.sort(end + row)))
+    both_hold = later(may[0], must[0]), earlier(may[1], must[1])
+    row, begin, end = _cut(*_rows_of(*pairs, rows.covered(), columns.covered()), both_hold)
+    row <<= bits
+    return some, Segments(begin | row, end | row)
+
+
+def in_order(segments: Segments) -> Segments:
+    """The same ascending."""
+    return Segments(np.sort(segments.begin), np.sort(segments.end))
 
 
 def _pairs(rows: Labels, columns: Labels) -> tuple[np.ndarray, np.ndarray] | None:
@@ -130,20 +139,20 @@ def _counted(first: np.ndarray, count: np.ndarray) -> np.ndarray:
 
 
 def _cut(row: np.ndarray, begin: np.ndarray, end: np.ndarray, bounds: Bounds) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(begin, end, row) of what is left within bounds."""
+    """(row, begin, end) of what is left within bounds."""
     low, high = bounds
     if low is None and high is None:
-        return begin, end, row
+        return row, begin, end
     if low is not None:
         begin = np.maximum(begin, low.take(row) if isinstance(low, np.ndarray) else low)
     if high is not None:
         end = np.minimum(end, high.take(row) if isinstance(high, np.ndarray) else high)
     there = (begin < end).nonzero()[0]
-    return begin.take(there), end.take(there), row.take(there)
+    return row.take(there), begin.take(there), end.take(there)
 
 
 def without(whole: Segments, part: Segments) -> Segments:
-    """What is left of segments without others inside them."""
+    """What is left of segments without others inside them, ascending."""
     begin, end = np.concatenate([whole.begin, part.end]), np.concatenate([part.begin, whole.end])
     begin.sort()
     end.sort()
@@ -153,15 +162,15 @@ def without(whole: Segments, part: Segments) -> Segments:
 
 def within(segments: Segments, bounds: Bounds, columns: int) -> Segments:
     """What is left of segments between bounds of their rows."""
-    row = segments.begin // (columns + 1)
-    first = row * (columns + 1)
-    begin, end, row = _cut(row, segments.begin - first, segments.end - first, bounds)
-    row *= columns + 1
-    return Segments(begin + row, end + row)
+    bits = bits_of(columns)
+    low = (1 << bits) - 1
+    row, begin, end = _cut(segments.begin >> bits, segments.begin & low, segments.end & low, bounds)
+    row <<= bits
+    return Segments(begin | row, end | row)
 
 
 def holding(segments: Segments, places: np.ndarray) -> np.ndarray:
-    """Which flat places lie in segments, bool."""
+    """Which flat places lie in segments that ascend, bool."""
     if not segments.begin.size:
         return np.zeros(places.shape, bool)
     at = segments.begin.searchsorted(places, "right") - 1
@@ -170,21 +179,23 @@ def holding(segments: Segments, places: np.ndarray) -> np.ndarray:
 
 def places_in(segments: Segments, columns: int) -> tuple[np.ndarray, np.ndarray]:
     """(row, column) of all tiles of segments."""
-    return np.divmod(_counted(segments.begin, segments.end - segments.begin), columns + 1)
+    bits = bits_of(columns)
+    places = _counted(segments.begin, segments.end - segments.begin)
+    return places >> bits, places & ((1 << bits) - 1)
 
 
 def runs_of(full: Segments, partial: Segments, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
     """(row_ptr, runs), as in Spans, of FULL and PARTIAL segments that are maximal and disjoint."""
+    bits = bits_of(columns)
+    low, count = (1 << bits) - 1, full.begin.size
     begin, end = np.concatenate([full.begin, partial.begin]), np.concatenate([full.end, partial.end])
     begin <<= 1
-    begin[:full.begin.size] |= 1
+    begin[:count] |= 1
     begin.sort()
     end.sort()
-    row = (begin >> 1) // (columns + 1)
-    first = row * (columns + 1)
-    runs = np.empty((row.size, 3), run_type(columns))
-    runs[:, 2] = (begin & 1) + int(Kind.PARTIAL)
+    runs = np.empty((begin.size, 3), run_type(columns))
+    np.add(begin & 1, int(Kind.PARTIAL), out=runs[:, 2], casting="unsafe")
     begin >>= 1
-    np.subtract(begin, first, out=runs[:, 0], casting="unsafe")
-    np.subtract(end, first, out=runs[:, 1], casting="unsafe")
-    return row_pointer(row, rows), runs
+    np.bitwise_and(begin, low, out=runs[:, 0], casting="unsafe")
+    np.bitwise_and(end, low, out=runs[:, 1], casting="unsafe")
+    return row_pointer(begin >> bits, rows), runs

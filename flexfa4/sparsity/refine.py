@@ -67,7 +67,7 @@ class Judge:
         self.analysis, self.work = analysis, work
 
     def __call__(self, cells: Cells, shape: tuple[int, ...] | None = None) -> tuple[np.ndarray, np.ndarray, object]:
-        """(empty, full, poison) of cells, bool of `shape`, to which their arrays broadcast, by default [n]. A cell that may depend
+        """(empty, full, poison) of cells, bool of `shape`, to which their arrays broadcast, default [n]. A cell that may depend
         on an out-of-range look-up is neither."""
         shape = (len(cells),) if shape is None else shape
         self.work.analysed += math.prod(shape)
