@@ -1,20 +1,23 @@
-"""`flexfa4 emulate`: the true kernel of a gallery mod on the CPU, against float64, with its tiles and a timeline."""
+"""`flexfa4 emulate`: the true kernel of a mod on the CPU, against float64, with its tiles and a timeline."""
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
 from importlib.util import find_spec
+from typing import Callable, NamedTuple
 
 import torch
 
 from .. import emulator, mods, reference
-from ..errors import UnsupportedError
+from ..api import flex_attention
+from ..errors import TraceError, UnsupportedError
 from ..schedule import make_schedule
 from ..sparsity import create_block_mask
 from ..sparsity.work_spans import WorkSpans
 from ..trace import bind
-from .inspect import tiles
+from . import target
+from .inspect import TILE, tiles
 from .target import TargetError, refuse_picture, writing
 
 ARCHS = {"sm90": "sm_90a", "sm100": "sm_100a"}
@@ -22,56 +25,84 @@ CLOCKS = {"sm90": emulator.HOPPER_CLOCKS, "sm100": emulator.BLACKWELL_CLOCKS}
 HEADS, KV_HEADS, HEAD_DIM = 2, 1, 64
 
 
+class Call(NamedTuple):
+    """Mods by kind, their name, and the lengths they are run at."""
+
+    name: str
+    mods: dict[str, Callable]
+    q_len: int
+    kv_len: int
+
+
 def report(options: Namespace) -> str:
-    """The text of `flexfa4 emulate`. Raises TargetError for a name that the gallery does not have or a picture that cannot be
-    written, UnsupportedError where the compiler is missing or no kernel takes the mod, and what a launch raises."""
-    entry = next((e for e in mods.GALLERY if e.name == options.name), None)
-    if entry is None:
-        raise TargetError(f"{options.name!r} is not in the gallery: {', '.join(sorted(e.name for e in mods.GALLERY))}")
+    """The text of `flexfa4 emulate`. Raises TargetError for a name that the gallery does not have, a file without such a mod, or
+    a picture that cannot be written, UnsupportedError where the compiler is missing or no kernel takes the mod, what tracing
+    raises, and what a launch raises."""
+    call = _from_file(options) if ".py:" in options.name else _from_gallery(options)
     if options.out is not None:
         refuse_picture(options.out)
     if find_spec("cutlass") is None:
         raise UnsupportedError("kernels are compiled by nvidia-cutlass-dsl, which is not installed: pip install 'flexfa4[cuda]'")
-    example = entry(seq_len=options.seq_len, heads=HEADS, kv_heads=KV_HEADS, batch=1)
-    made = {name.removesuffix("_mod"): mod for name, mod in example.make().items() if name.endswith("_mod")}
     arguments, sys.argv = sys.argv, sys.argv[:1]  # the compiler parses the options of the process
     try:
-        return _run(options, example, made)
+        return _run(options, call)
     finally:
         sys.argv = arguments
 
 
-def _run(options: Namespace, example, made: dict) -> str:
+def _from_gallery(options: Namespace) -> Call:
+    entry = next((e for e in mods.GALLERY if e.name == options.name), None)
+    if entry is None:
+        raise TargetError(f"{options.name!r} is no FILE.py:NAME and not in the gallery: "
+                          f"{', '.join(sorted(e.name for e in mods.GALLERY))}")
+    example = entry(seq_len=options.seq_len, heads=HEADS, kv_heads=KV_HEADS, batch=1)
+    made = {name.removesuffix("_mod"): mod for name, mod in example.make().items() if name.endswith("_mod")}
+    return Call(options.name, {kind: mod for kind, mod in made.items() if mod is not None}, example.q_len, example.kv_len)
+
+
+def _from_file(options: Namespace) -> Call:
+    mod, name = target.load(options.name), options.name.partition(".py:")[2].strip()
+    kind = options.kind or target.kind_of(mod, name)
+    try:
+        bind(mod, kind)
+    except TraceError:
+        target.refuse_factory(mod, name, kind)
+        raise
+    return Call(name, {kind: mod}, options.seq_len, options.seq_len)
+
+
+def _run(options: Namespace, call: Call) -> str:
     arch = ARCHS[options.arch]
     emulator.prepare(arch)  # before the compiler is imported
     from ..runtime import engine, kernels
     from ..runtime.lists import NO_MASK, heads_of, make_lists, work_of
 
-    generator = torch.Generator().manual_seed(0)
+    generator, made = torch.Generator().manual_seed(0), call.mods
     query, key, value = (torch.randn(1, heads, length, HEAD_DIM, generator=generator).bfloat16() for heads, length in (
-        (HEADS, example.q_len), (KV_HEADS, example.kv_len), (KV_HEADS, example.kv_len)))
+        (HEADS, call.q_len), (KV_HEADS, call.kv_len), (KV_HEADS, call.kv_len)))
     scale = HEAD_DIM**-0.5
     bounds = [None if made.get(kind) is None else bind(made[kind], kind) for kind in ("score", "mask", "out")]
     choice = engine.choose(options.arch, query, key, value, scale, bounds)
     if choice.plan is None:
-        raise UnsupportedError(f"no kernel for {options.name} on {options.arch}: {choice.reason}")
-    lists, parts = NO_MASK, []
-    if made.get("mask") is not None:
-        mask = create_block_mask(made["mask"], 1, HEADS, example.q_len, example.kv_len)
+        raise UnsupportedError(f"no kernel for {call.name} on {options.arch}: {choice.reason}")
+    lists, count = NO_MASK, -(-call.q_len // TILE) * -(-call.kv_len // TILE)
+    parts = [f"{call.q_len:,} queries x {call.kv_len:,} keys in tiles of {TILE} x {TILE}: no mask, all {count:,} are computed"]
+    if "mask" in made:
+        mask = create_block_mask(made["mask"], 1, HEADS, call.q_len, call.kv_len)
         at = choice.plan.q_tile, choice.plan.tiles.kv_tile
         spans, schedule = mask.work_spans(*at, choice.plan.halves) if choice.plan.places_work else mask.spans(*at), None
         if isinstance(spans, WorkSpans):
             schedule = make_schedule(work_of(spans, heads_of(choice.plan, query, key)), workers=1, split=False)
         lists = make_lists(spans, schedule)
-        parts.append(tiles(mask))
-    want, want_lse = reference.attention(query, key, value, made.get("score"), made.get("mask"), scale, made.get("out"))
+        parts = [tiles(mask)]
+    want, want_lse = _exact((query, key, value), made)
     order = dict(timing=CLOCKS[options.arch]) if options.timeline else dict(seed=options.seed, completion=options.completion)
     with emulator.device(arch, races=True, trace=True, **order) as device:
         crew = kernels.Crew(kernels.work_items(choice.plan, query, key, lists), None, device.tensor)
         out, lse = kernels.forward(choice.plan, (query, key, value), scale, bounds, lists, crew)
     launch = device.launches[0]
     parts = [
-        f"{options.name} on {arch}: {launch.grid[0] * launch.grid[1] * launch.grid[2]} CTAs of {launch.block[0]} threads, "
+        f"{call.name} on {arch}: {launch.grid[0] * launch.grid[1] * launch.grid[2]} CTAs of {launch.block[0]} threads, "
         f"{launch.warp_instructions} warp-instructions, "
         + (f"in modelled time of {launch.timing.clocks} clocks" if options.timeline
            else f"seed {options.seed}, completion {options.completion}"),
@@ -86,6 +117,16 @@ def _run(options: Namespace, example, made: dict) -> str:
             (launch.timing if options.timeline else launch.trace).draw(options.out)
         parts.append(f"Drawn: {options.out}")
     return "\n\n".join(parts)
+
+
+def _exact(tensors: tuple[torch.Tensor, ...], made: dict[str, Callable]) -> tuple[torch.Tensor, torch.Tensor]:
+    """(out, lse) in float64. Raises LookupOutOfRange."""
+    try:
+        return reference.attention(*tensors, *(made.get(kind) for kind in ("score", "mask")), out_mod=made.get("out"))
+    except IndexError:
+        # A look-up past the end of a table, which plain Python makes at positions that the result does not depend on too.
+        named = {f"{kind}_mod": mod for kind, mod in made.items()}
+        return flex_attention(*[t.double() for t in tensors], **named, enable_gqa=True, return_lse=True)
 
 
 def timeline(line: emulator.Timeline) -> str:

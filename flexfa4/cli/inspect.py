@@ -16,9 +16,10 @@ from ..interpret.poison import evaluate_checked, lookup_error
 from ..ir import DType, Op
 from ..ir.bound import BoundGraph
 from ..ir.text import show
-from ..plan import Heads, plan_forward, row_layout, unpaired
+from ..plan import TMA_BYTES, Heads, plan_forward, row_layout, unpaired
 from ..plan.hoist import hoist
 from ..plan.roofline import TENSOR_CORE, clocks, shared_memory
+from ..runtime import engine
 from ..schedule import CostModel, Work, lower_bound, make_schedule, makespan, natural_order, section_kv_heads
 from ..sparsity import BlockMask, Kind, Spans, create_block_mask
 from ..sparsity.draw import picture as tile_map
@@ -86,7 +87,23 @@ def _blackwell(bound: BoundGraph, q_len: int) -> str:
             f"D={dims[0]}, {dims[1]}: {plan.tiles.rows} query rows a work tile of {of}; clocks a CTA and key tile: "
             f"tensor core {found[TENSOR_CORE]}, shared memory {shared_memory(found)}"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *_inputs(bound)])
+
+
+def _inputs(bound: BoundGraph) -> list[str]:
+    """Which calls the kernel takes, and which tensors it reads where they lie."""
+    takes, scale = [], 0.1
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        one = torch.empty(1, 1, 1, 64, dtype=dtype)
+        takes.append((str(dtype).removeprefix("torch."), engine.choose("sm100", one, one, one, scale, (bound,)).plan is not None))
+    dims = (torch.empty(1, 1, 1, dim, dtype=torch.bfloat16) for dim in range(16, 1024, 16))
+    widest = max(one.shape[3] for one in dims if engine.choose("sm100", one, one, one, scale, (bound,)).plan is not None)
+    return [
+        f"takes {' and '.join(name for name, taken in takes if taken)} up to head dim {widest}; "
+        f"{' and '.join(name for name, taken in takes if not taken)}, and wider ones, go to the tiled engine with a warning",
+        f"q, k and v are read where they lie if the last stride is 1, and the base and the other strides are multiples of "
+        f"{TMA_BYTES} bytes; any other view is copied once a call, to rows padded to {TMA_BYTES} bytes",
+    ]
 
 
 def _section(title: str, body: str) -> str:

@@ -1,4 +1,4 @@
-"""`flexfa4 demo | inspect FILE.py:NAME | emulate NAME | info`."""
+"""`flexfa4 demo | inspect FILE.py:NAME | emulate NAME or FILE.py:NAME | info`."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def parser() -> argparse.ArgumentParser:
     inspect.add_argument("--sass", action="store_true", help="instead: instructions a score in the kernels, by class")
     inspect.add_argument("--out", type=Path, metavar="FILE.png", help="also draw the tile map (mask) or the heat map (score)")
 
-    emulate = commands.add_parser("emulate", help="the GPU kernel of a gallery mod, run on this CPU: error, tiles, timeline")
-    emulate.add_argument("name", metavar="NAME", help="of the gallery, such as causal; any other word lists them")
+    emulate = commands.add_parser("emulate", help="the GPU kernel of a mod, run on this CPU: error, tiles, timeline")
+    emulate.add_argument("name", metavar="NAME", help="of the gallery, such as causal (others are listed), or FILE.py:NAME")
+    emulate.add_argument("--kind", choices=("mask", "score", "out"), help="of FILE.py:NAME; default: told from its arguments")
     emulate.add_argument("--arch", choices=("sm90", "sm100"), default="sm100", help="which kernel (default: sm100)")
     emulate.add_argument("--seq-len", type=positions, default=300, metavar="N", help="key positions (default: 300)")
     emulate.add_argument("--seed", type=int, default=1, help="of the order in which warps run (default: 1)")

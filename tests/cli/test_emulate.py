@@ -1,4 +1,4 @@
-"""`flexfa4 emulate`: the kernel of a gallery mod on the CPU, in a process of its own: the compiler reads its environment once."""
+"""`flexfa4 emulate`: the kernel of a mod on the CPU, in a process of its own: the compiler reads its environment once."""
 
 import importlib.util
 import re
@@ -14,11 +14,43 @@ from flexfa4.cli.target import TargetError, writing
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "import sys; sys.path[:0] = {paths!r}; import conftest; from flexfa4.cli.main import main; sys.exit(main(sys.argv[1:]))"
+MODS = """
+import torch
+
+TABLE = torch.ones(10)
+
+def near(score, b, h, q, kv):
+    return torch.where(kv < 10, score + TABLE[kv], score)
+
+def past(score, b, h, q, kv):
+    return score + TABLE[kv]
+
+def window(width):
+    return lambda b, h, q, kv: (kv <= q) & (q - kv < width)
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(MODS)
+    return path
+
+
+def emulated(*words) -> subprocess.CompletedProcess:
+    code = RUN.format(paths=[str(ROOT), str(ROOT / "tests")])
+    return subprocess.run([sys.executable, "-c", code, "emulate", *words], capture_output=True, text=True, timeout=500)
 
 
 def test_a_name_that_the_gallery_lacks_lists_it(capsys):
     assert main(["emulate", "nosuch"]) == 1
     assert "softcap" in capsys.readouterr().err
+
+
+def test_what_a_file_does_not_have_is_said(file, capsys):
+    for name, said in (("window", "write the call: FILE.py:window(width=...)"), ("nosuch", "it defines near, past, window")):
+        assert main(["emulate", f"{file}:{name}"]) == 1
+        assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [("emulate", "causal", "--seq-len", "-5"), ("emulate", "causal", "--seq-len", "0"),
@@ -55,8 +87,7 @@ def test_a_picture_that_cannot_be_written_after_all_is_one_line(tmp_path):
 @pytest.mark.parametrize("words", [("causal", "--arch", "sm90", "--seq-len", "200"), ("document_causal", "--seq-len", "131"),
                                    ("prefix_lm", "--seq-len", "1", "--completion", "late")], ids=lambda words: words[0])
 def test_it_prints_error_tiles_and_timeline(words):
-    code = RUN.format(paths=[str(ROOT), str(ROOT / "tests")])
-    done = subprocess.run([sys.executable, "-c", code, "emulate", *words], capture_output=True, text=True, timeout=500)
+    done = emulated(*words)
     assert done.returncode == 0, done.stderr[-2000:]
     error = re.search(r"out (\S+) \(largest value (\S+)\), logarithm (\S+)", done.stdout)
     # The Blackwell kernel's exponentials are from a polynomial in part, with a relative error of 7.6e-5.
@@ -68,10 +99,23 @@ def test_it_prints_error_tiles_and_timeline(words):
 @pytest.mark.emulate
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl")
+def test_a_mod_of_a_file(file):
+    """One of which plain Python reads past the end of a table where the result does not depend on it, and one where it does."""
+    done = emulated(f"{file}:near", "--seq-len", "131")
+    assert done.returncode == 0, done.stderr[-2000:]
+    out, largest = re.search(r"out (\S+) \(largest value (\S+)\)", done.stdout).groups()
+    assert float(out) <= 2.0**-7 * float(largest) and "reports: none" in done.stdout
+    assert "in tiles of 128 x 128: no mask, all 4 are computed" in done.stdout and re.search(r"load .*#", done.stdout)
+    done = emulated(f"{file}:past")
+    assert done.returncode == 1 and f"{file}:10: past looks up TABLE" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.compile
+@pytest.mark.emulate
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl")
 def test_modelled_time():
-    code = RUN.format(paths=[str(ROOT), str(ROOT / "tests")])
-    done = subprocess.run([sys.executable, "-c", code, "emulate", "causal", "--timeline", "--seq-len", "600"],
-                          capture_output=True, text=True, timeout=500)
+    done = emulated("causal", "--timeline", "--seq-len", "600")
     assert done.returncode == 0, done.stderr[-2000:]
     clocks = int(re.search(r"modelled time of (\d+) clocks", done.stdout)[1])
     assert f"clocks 0 to {clocks}" in done.stdout and "reports: none" in done.stdout

@@ -120,6 +120,12 @@ def test_query_tiles_that_skip_apart(inspect):
     assert "skip key tiles apart" not in inspect("causal", "--q-len", "128")[1]
 
 
+def test_inputs_of_the_kernel(inspect):
+    text = inspect("causal")[1]
+    assert "takes float16 and bfloat16 up to head dim 256; float32 and float64, and wider ones, go to the tiled engine" in text
+    assert "the other strides are multiples of 16 bytes; any other view is copied once a call" in text
+
+
 def test_text_map(inspect):
     _, text, _ = inspect("causal", "--q-len", "64", "--kv-len", "96")
     rows = [line.strip() for line in text.splitlines() if set(line.strip()) <= set("#+.") and line.strip()]
