@@ -1,6 +1,6 @@
 """Packed documents on a Hopper GPU: tiles that begin with documents, tiles on the grid, flash-attn-4's variable-length call.
 
-    python benchmarks/documents.py [--repeats 5] [--out benchmarks/results/documents]
+    python benchmarks/documents.py [--repeats 5] [--only SET ...] [--out benchmarks/results/documents]
 
 Counts the area of the tiles that are worked on first (no GPU needed), then times one call of each variant on a GPU: a sample is
 the median of single calls timed by CUDA events, variants run in turn, the median of the samples is shown. Inputs are normal
@@ -21,12 +21,10 @@ from typing import Callable
 import numpy as np
 import torch
 from forward import ROOT, SAMPLE_MS, Case, sample
-from forward_rivals import DOCUMENTS
+from forward_rivals import DOCUMENTS, planned
 from schedule import ragged_lengths
 
 from flexfa4 import create_block_mask, flex_attention
-from flexfa4.ir import DType
-from flexfa4.plan import plan_forward
 from flexfa4.runtime import kernels, lists
 from flexfa4.schedule import make_schedule
 from flexfa4.schedule.work import FULL, INSIDE, PARTIAL
@@ -52,9 +50,13 @@ class Packed:
         """Pairs of a head that the mask keeps."""
         return sum(n * (n + 1) / 2 for n in self.lengths)
 
+    @property
+    def case(self) -> Case:
+        return Case("", self.batch, self.heads, self.heads, self.tokens, DIM, DIM, "document")
+
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k, v as `Case.tensors` makes them."""
-        return Case("", self.batch, self.heads, self.heads, self.tokens, DIM, DIM, "document").tensors()
+        return self.case.tensors()
 
 
 def random_lengths(seed: int, most: int, tokens: int = 16384) -> tuple[int, ...]:
@@ -116,13 +118,17 @@ def area_table(rows: list[dict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def variants(packed: Packed, tensors: tuple) -> tuple[dict[str, Callable], int]:
-    """(name -> function that runs it, tiles of a head along documents)."""
+def pairs_in_tiles(plan, spans) -> int:
+    """Of a head."""
+    return int((spans.runs[:, 1] - spans.runs[:, 0]).sum()) * plan.q_tile * plan.tiles.kv_tile
+
+
+def variants(packed: Packed, tensors: tuple) -> tuple[dict[str, Callable], dict[str, int]]:
+    """(name -> function that runs it, pairs in the executed tiles of a head for flexfa4 and plain causal)."""
     q, k, v = tensors
     tokens, heads = packed.tokens, packed.heads
     mask, whole = mask_of(packed, "cuda"), create_block_mask(causal, None, None, tokens, tokens, device="cuda")
-    plan = plan_forward("sm90", DType.BF16, DIM, DIM, (mask.bound.graph,))
-    along = mask.work_spans(plan.q_tile, plan.tiles.kv_tile)
+    plan, along = planned(packed.case, mask)
     looked_at = replace(along, runs=along.runs.clone())
     looked_at.runs[:, 2].clamp_(max=FULL).masked_fill_(along.runs[:, 2] == INSIDE, PARTIAL)
     section = lists.section_kv_heads(tokens, DIM, DIM, 2, lists.L2_BYTES["sm90"])
@@ -144,7 +150,7 @@ def variants(packed: Packed, tensors: tuple) -> tuple[dict[str, Callable], int]:
     }
     if (rival := variable_length_call(packed, tensors)) is not None:
         found["flash-attn-4, variable length"] = rival
-    return found, sum(along.counts().values())
+    return found, {"flexfa4": pairs_in_tiles(plan, along), "plain causal": pairs_in_tiles(*planned(packed.case, whole))}
 
 
 def variable_length_call(packed: Packed, tensors: tuple) -> Callable | None:
@@ -169,8 +175,8 @@ def variable_length_call(packed: Packed, tensors: tuple) -> Callable | None:
 def measure(name: str, packed: Packed, repeats: int) -> dict:
     tokens = packed.tokens
     tensors = packed.tensors()
-    ready, tiles = variants(packed, tensors)
-    first, calls, result = None, {}, dict(set=name, tiles=tiles, variants={})
+    ready, executed = variants(packed, tensors)
+    first, calls, result = None, {}, dict(set=name, executed=executed, variants={})
     for variant, run in ready.items():
         out = run()
         torch.cuda.synchronize()
@@ -186,8 +192,7 @@ def measure(name: str, packed: Packed, repeats: int) -> dict:
     for variant, row in result["variants"].items():
         row["ms"] = statistics.median(row["samples_ms"])
         row["tflops"] = 4 * packed.batch * packed.heads * DIM * pairs.get(variant, packed.pairs) / row["ms"] / 1e9
-    causal_tiles = sum(range(1, tokens // 128 + 1))
-    rate = {n: t / result["variants"][n]["ms"] for n, t in (("flexfa4", tiles), ("plain causal", causal_tiles))}
+    rate = {n: area / result["variants"][n]["ms"] for n, area in executed.items()}
     result["share_of_causal_rate"] = rate["flexfa4"] / rate["plain causal"]
     return result
 
@@ -210,6 +215,7 @@ def time_table(results: list[dict]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", nargs="*", default=list(SETS), help="sets that are timed")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "documents")
     args = parser.parse_args()
     rows = areas()
@@ -218,8 +224,8 @@ def main() -> None:
     if not torch.cuda.is_available():
         print("no CUDA device: nothing measured, nothing written")
         return
-    for name, packed in SETS.items():
-        results.append(measure(name, packed, args.repeats))
+    for name in args.only:
+        results.append(measure(name, SETS[name], args.repeats))
         print(time_table(results[-1:]), flush=True)
     text += "\n" + time_table(results)
     args.out.with_suffix(".json").write_text(json.dumps(dict(areas=rows, times=results), indent=1))

@@ -7,8 +7,8 @@ from typing import Callable
 import torch
 
 from flexfa4 import create_block_mask, flex_attention
-from flexfa4.ir import DType
-from flexfa4.plan import plan_forward
+from flexfa4.runtime import engine
+from flexfa4.trace import bind
 
 # 12 ragged documents, as many tokens as the long case has.
 DOCUMENTS = (349, 258, 3417, 1107, 2420, 2330, 482, 936, 3589, 452, 197, 847)
@@ -45,8 +45,9 @@ def _causal(case) -> Mod:
     return Mod(mask_mod=causal, fa4=dict(causal=True))
 
 
-def _window(case) -> Mod:
-    return Mod(mask_mod=lambda b, h, q, kv: (q >= kv) & (q - kv < 1024), fa4=dict(causal=True, window_size=(1023, 0)))
+def _window(size: int) -> Callable:
+    return lambda case: Mod(mask_mod=lambda b, h, q, kv: (q >= kv) & (q - kv < size),
+                            fa4=dict(causal=True, window_size=(size - 1, 0)))
 
 
 def _document(case) -> Mod:
@@ -73,8 +74,8 @@ def _relative_bias(case) -> Mod:
     return Mod(score_mod=lambda s, b, h, q, kv: s + bias[q - kv + length], mask_mod=causal, captured=bias)
 
 
-MODS = {"plain": _plain, "causal": _causal, "window1024": _window, "document": _document, "prefix2048": _prefix,
-        "alibi_causal": _alibi, "softcap_causal": _softcap, "relbias_causal": _relative_bias}
+MODS = {"plain": _plain, "causal": _causal, "window1024": _window(1024), "window128": _window(128), "document": _document,
+        "prefix2048": _prefix, "alibi_causal": _alibi, "softcap_causal": _softcap, "relbias_causal": _relative_bias}
 
 
 def flexfa4(case, q, k, v):
@@ -86,14 +87,24 @@ def flexfa4(case, q, k, v):
     return lambda: flex_attention(q, k, v, score_mod=mod.score_mod, block_mask=mask, enable_gqa=gqa)
 
 
+def planned(case, mask, score_mod: Callable | None = None):
+    """(plan, spans) of a call on a Hopper GPU; mask: a BlockMask, or None, for which the spans are None too."""
+    q = torch.empty(case.batch, case.heads, case.queries or case.length, case.dim, dtype=torch.bfloat16, device="meta")
+    k, v = (torch.empty(case.batch, case.kv_heads, case.length, n, dtype=q.dtype, device="meta") for n in (case.dim, case.dim_v))
+    score = bind(score_mod, "score") if score_mod else None
+    choice = engine.choose("sm90", q, k, v, 1.0, (score, mask and mask.bound, None))
+    if mask is None:
+        return choice.plan, None
+    return choice.settled(lambda plan: mask.work_spans(plan.q_tile, plan.tiles.kv_tile))
+
+
 def _our_mask(case) -> Callable | None:
-    """With the spans of the tiles that the kernel takes, on the GPU."""
+    """With the spans of the tiles that the kernel takes, and of those it might have taken."""
     mask_mod = MODS[case.mod](case).mask_mod
     if mask_mod is None:
         return None
-    tiles = plan_forward("sm90", DType.BF16, case.dim, case.dim_v).tiles
     shape = (None, None, case.length, case.length)
-    return lambda: create_block_mask(mask_mod, *shape, device="cuda").spans(tiles.rows, tiles.kv_tile)
+    return lambda: planned(case, create_block_mask(mask_mod, *shape, device="cuda"))
 
 
 def _torch_mask(case) -> Callable | None:

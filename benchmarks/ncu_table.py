@@ -1,7 +1,8 @@
 """A table of what Nsight Compute counted: cycles, how busy each pipe was, and what warps waited for.
 
     ncu --clock-control none --profile-from-start off --section SpeedOfLight --section ComputeWorkloadAnalysis \\
-        --section WarpStateStats -k regex:cutlass -o report python benchmarks/sm90_mods.py --profile causal causal:64
+        --section WarpStateStats -k regex:cutlass -o report python benchmarks/sm90_mods.py --profile causal causal:64 \\
+        prefix2048:128:flash "docs:uniform to 200"
     ncu -i report.ncu-rep --page raw --csv > raw.csv
     python benchmarks/ncu_table.py "label=raw.csv" causal causal:64
 
@@ -22,6 +23,8 @@ COLUMNS = {
     "FMA %": "sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active",
     "ALU %": "sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_active",
     "issue %": "smsp__issue_active.avg.pct_of_peak_sustained_active",
+    "L2 %": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "DRAM %": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
 }
 # Warps that wait, for each instruction issued.
 STALLS = {"fixed latency": "wait", "dispatch": "dispatch_stall", "barrier": "barrier", "memory, mbarrier": "long_scoreboard",

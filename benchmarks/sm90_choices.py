@@ -14,11 +14,10 @@ from pathlib import Path
 
 import torch
 from forward import Case, ROOT, alternated
-from forward_rivals import MODS
+from forward_rivals import MODS, planned
 
 from flexfa4 import create_block_mask
-from flexfa4.ir import DType
-from flexfa4.plan import BudgetError, plan_forward
+from flexfa4.plan import BudgetError
 from flexfa4.runtime import kernels, lists
 from flexfa4.schedule import make_schedule
 from flexfa4.trace import bind
@@ -60,8 +59,7 @@ def variant(case: Case, changes: dict):
     mod = MODS[case.mod](case)
     mask = create_block_mask(mod.mask_mod, None, None, case.length, case.length, device="cuda") if mod.mask_mod else None
     score = bind(mod.score_mod, "score") if mod.score_mod else None
-    graphs = tuple(b.graph for b in (score, mask and mask.bound) if b)
-    plan = plan_forward("sm90", DType.BF16, case.dim, case.dim_v, graphs)
+    plan, _ = planned(case, mask, mod.score_mod)
     if "own_p" in changes:
         changes = changes | {"own_p": not plan.tiles.own_p}
     plan = replace(plan, tiles=replace(plan.tiles, **{k: v for k, v in changes.items() if k not in LAUNCH}))
@@ -69,7 +67,7 @@ def variant(case: Case, changes: dict):
     if mask is not None:
         spans, heads = mask.spans(plan.tiles.rows, plan.tiles.kv_tile), (case.batch, case.heads, case.kv_heads)
         section = lists.section_kv_heads(case.length, case.dim, case.dim_v, 2, lists.L2_BYTES["sm90"])
-        schedule = make_schedule(lists.work_of(spans, heads), lists.workers_of(device), section, split=False)
+        schedule = make_schedule(lists.work_of(spans, heads), lists.workers_of(device), section)
         held = lists.make_lists(spans, schedule if changes.get("order", True) else None, device)
     items = kernels.work_items(plan, q, k, held)
     crew = kernels.crew_of(plan, device, items)

@@ -5,23 +5,22 @@
 
 Shape: B 2, H 16, S 16384. Mods run in turn, `repeats` times; a sample is the median of single calls timed by CUDA events after as
 many that are not. TFLOP/s count the pairs that the mask keeps; "of executed tiles" counts every pair of the tiles that are not
-empty. Writes OUT.json and OUT.md. `--profile` calls each MOD[:D[:RIVAL]] three times, the last one inside the profiler's range,
-and measures nothing."""
+empty. Writes OUT.json and OUT.md. `--profile` calls each MOD[:D[:RIVAL]] or docs:SET (one of `documents.py`) three times, the
+last one inside the profiler's range, and measures nothing."""
 from __future__ import annotations
 
 import argparse
 import json
 import statistics
 from pathlib import Path
+from typing import Callable
 
+import documents
 import torch
 from forward import ROOT, SAMPLE_MS, Case, kept_pairs, sample
-from forward_rivals import MODS, RIVALS
+from forward_rivals import MODS, RIVALS, planned
 
-from flexfa4 import create_block_mask
-from flexfa4.ir import DType
-from flexfa4.plan import plan_forward
-from flexfa4.trace import bind
+from flexfa4 import create_block_mask, flex_attention
 
 SHAPE = (2, 16, 16, 16384)
 BASE = "causal"
@@ -34,13 +33,11 @@ def case_of(mod: str, dim: int) -> Case:
 def executed_pairs(case: Case) -> int:
     """Pairs in the tiles that are not empty, of one batch and head."""
     mod = MODS[case.mod](case)
-    mask_mod, scores = mod.mask_mod, (bind(mod.score_mod, "score").graph,) if mod.score_mod else ()
-    tiles = plan_forward("sm90", DType.BF16, case.dim, case.dim_v, scores).tiles
-    if mask_mod is None:
+    if mod.mask_mod is None:
         return case.length**2
-    mask = create_block_mask(mask_mod, None, None, case.length, case.length, device="cuda")
-    runs = mask.spans(tiles.rows, tiles.kv_tile).runs.cpu()
-    return int((runs[:, 1] - runs[:, 0]).sum()) * tiles.rows * tiles.kv_tile
+    mask = create_block_mask(mod.mask_mod, None, None, case.length, case.length, device="cuda")
+    plan, spans = planned(case, mask, mod.score_mod)
+    return int((spans.runs[:, 1] - spans.runs[:, 0]).sum()) * plan.q_tile * plan.tiles.kv_tile
 
 
 def measure(mods: list[str], dim: int, repeats: int) -> dict:
@@ -64,11 +61,23 @@ def measure(mods: list[str], dim: int, repeats: int) -> dict:
     return rows
 
 
+def along_documents(name: str) -> Callable:
+    """A function that runs one of the sets of `documents.py`."""
+    packed = documents.SETS[name]
+    q, k, v = packed.tensors()
+    mask = documents.mask_of(packed, "cuda")
+    return lambda: flex_attention(q, k, v, block_mask=mask)
+
+
 def profile(wanted: list[str]) -> None:
     for text in wanted:
-        mod, dim, rival = (text.split(":") + ["128", "flexfa4"][text.count(":"):])[:3]
-        case = case_of(mod, int(dim))
-        run = RIVALS[rival](case, *case.tensors())
+        mod, _, packed = text.partition(":")
+        if mod == "docs":
+            run = along_documents(packed)
+        else:
+            mod, dim, rival = (text.split(":") + ["128", "flexfa4"][text.count(":"):])[:3]
+            case = case_of(mod, int(dim))
+            run = RIVALS[rival](case, *case.tensors())
         run(), run()
         torch.cuda.synchronize()
         torch.cuda.profiler.start()

@@ -21,7 +21,7 @@ import conftest  # noqa: E402, F401
 from flexfa4.emit import sass  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "sm90_sass"
-# name -> head dims, what of the gallery
+# name -> head dims, what of the gallery; three warpgroups (`RowLayout.wide`) where a name says "long rows"
 CASES = {
     "D=128": ((128, 128), ""),
     "D=128 causal": ((128, 128), "causal"),
@@ -34,25 +34,32 @@ CASES = {
     "D=128 learned relative bias": ((128, 128), "learned_relative_bias"),
     "D=128 window": ((128, 128), "sliding_window"),
     "D=128 documents": ((128, 128), "document"),
+    "D=128 long rows": ((128, 128), ""),
+    "D=128 causal, long rows": ((128, 128), "causal"),
+    "D=96 causal, long rows": ((96, 96), "causal"),
+    "D=128 ALiBi, long rows": ((128, 128), "alibi"),
+    "D=128 learned relative bias, long rows": ((128, 128), "learned_relative_bias"),
+    "D=128 documents, long rows": ((128, 128), "document"),
 }
+LONG_ROWS = "long rows"
 SHOWN = ("MUFU", "FMA", "ALU", "convert", "memory")
 
 
-def compiled(dims: tuple[int, int], entry: str):
+def compiled(dims: tuple[int, int], entry: str, wide: bool):
     """(plan, cubin)."""
     from flexfa4.ir import DType
-    from flexfa4.plan import Signature, plan_forward
+    from flexfa4.plan import RowLayout, Signature, plan_forward
     from flexfa4.runtime import compiler
 
     graphs = gallery_graphs(entry)
-    plan = plan_forward("sm90", DType.BF16, *dims, graphs)
+    plan = plan_forward("sm90", DType.BF16, *dims, graphs, RowLayout(wide=wide))
     dense = tuple(True for g in graphs for _ in g.captures)
     masked = bool(plan.mask)
     return plan, compiler.cubin(Signature(plan, masked=masked, ordered=masked, counted=True, contiguous=dense))
 
 
 def measure(name: str, listing: Path | None) -> dict:
-    plan, cubin = compiled(*CASES[name])
+    plan, cubin = compiled(*CASES[name], LONG_ROWS in name)
     if listing:
         listing.mkdir(parents=True, exist_ok=True)
         path = listing / (name.replace(" ", "_").replace("=", "") + ".cubin")

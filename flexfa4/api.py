@@ -17,7 +17,7 @@ from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import Plan
 from flexfa4.runtime import Attention, attention, capture, engine, repeat, transforms
 from flexfa4.runtime.programs import Layout, fitted
-from flexfa4.runtime.torch_op import refuse_to_capture
+from flexfa4.runtime.torch_op import built_spans, refuse_to_capture
 from flexfa4.sparsity import BlockMask, FixedMask, Spans, and_masks
 from flexfa4.sparsity.work_spans import WorkSpans
 from flexfa4.trace import bind
@@ -136,7 +136,14 @@ def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, 
                 return block_mask.work_spans(layout.q_tile, layout.kv_tile, halved)
             return block_mask.kept_spans(layout.q_tile, layout.kv_tile, device="cpu")
 
-        layout, spans = fitted(layout, query.shape[0] * query.shape[1], spans_at) if plan is None else (layout, spans_at(layout))
+        if plan is None:
+            layout, spans = fitted(layout, query.shape[0] * query.shape[1], spans_at)
+        else:
+            plan, spans = choice.settled(lambda plan: spans_at(_layout(mask, query, key, plan)))
+            layout = _layout(mask, query, key, plan)
+    elif choice.wide is not None and _has_data(query) and not transforms.active():
+        plan = choice.settled(lambda plan: built_spans(plan, mask, _layout(mask, query, key, plan), query, key))[0]
+        layout = _layout(mask, query, key, plan)
     return Attention(score, mask, hook, layout, spans, scale, plan, precise)
 
 

@@ -1,7 +1,7 @@
 """Every decision that shapes machine code, as frozen values that refuse to be wrong. Imports neither torch nor cutlass itself."""
 from .barriers import Barrier, Reach, Role, Signal, show_reach, show_table
 from .budget import BudgetError
-from .build import Heads, RowLayout, plan_forward, row_layout, unpaired
+from .build import WIDE_KEYS, Heads, RowLayout, plan_forward, row_layout, unpaired, wide_layout
 from .forward import Sm90Forward, Sm100Forward, TiledForward
 from .hoist import Hoisted, Level, hoist
 from .plan import Plan
@@ -11,5 +11,5 @@ from .signature import STATISTICS, TMA_BYTES, Signature
 __all__ = [
     "Assumptions", "Barrier", "BudgetError", "Heads", "hoist", "Hoisted", "integer_ranges", "Level", "Plan", "plan_forward",
     "Reach", "Role", "row_layout", "RowLayout", "show_reach", "show_table", "Signal", "Signature", "Sm100Forward",
-    "Sm90Forward", "STATISTICS", "TiledForward", "TMA_BYTES", "unpaired", "WIDE",
+    "Sm90Forward", "STATISTICS", "TiledForward", "TMA_BYTES", "unpaired", "WIDE", "WIDE_KEYS", "wide_layout",
 ]

@@ -91,16 +91,18 @@ _SM90_CHOICES = ((3, 128, (160, 32), False), (2, 128, (240, 24), True), (2, 80, 
 # Up to D = 128, where a score takes special functions beside its exponential: a third warpgroup keeps their unit busy while the
 # others wait for products, with as many keys a tile as its registers hold the scores of.
 _SM90_SPECIAL = (3, 80, (160, 32), False)
+# For long rows of other scores: the same for the tensor cores. Of short rows 192 together walk many keys that few of them see.
+_SM90_WIDE = ((3, 96, (160, 32), False), (3, 80, (160, 32), False))
 # For few rows: one warpgroup, so that the rows that no query has cost little, and stages to keep the memory busy.
 _SM90_SHORT_CHOICES = ((1, 128, (256, 24), True), (1, 80, (256, 24), True), (1, 64, (256, 24), True))
 _SM90_SHORT_STAGES = ((4, 1), (3, 1), (2, 1))
 
 
-def sm90_tiles(head_dim: int, head_dim_v: int, short: bool = False, special: bool = False) -> Sm90Forward:
+def sm90_tiles(head_dim: int, head_dim_v: int, short: bool = False, special: bool = False, wide: bool = False) -> Sm90Forward:
     """The widest choice whose fragments fit in registers and whose stages fit in shared memory, with as many of those as fit;
-    BudgetError where none does. short: for few rows; special: `special_functions`."""
+    BudgetError where none does. short: for few rows; special: `special_functions`; wide: `RowLayout.wide`."""
     dims, last = (pad(head_dim), pad(head_dim_v)), None
-    for choice, stages in _sm90_choices(short, special):
+    for choice, stages in _sm90_choices(short, special, wide):
         consumers, kv_tile, registers, own_p = choice
         for kv_stages, q_stages in stages:
             try:
@@ -110,12 +112,14 @@ def sm90_tiles(head_dim: int, head_dim_v: int, short: bool = False, special: boo
     raise last
 
 
-def _sm90_choices(short: bool, special: bool) -> list[tuple]:
+def _sm90_choices(short: bool, special: bool, wide: bool) -> list[tuple]:
     """(a choice, its stages), the best first."""
     if short:
         return [(choice, _SM90_SHORT_STAGES) for choice in _SM90_SHORT_CHOICES]
     widest, *others = ((choice, _SM90_STAGES) for choice in _SM90_CHOICES)
-    return [widest, *([(_SM90_SPECIAL, ((3, 2), *_SM90_STAGES))] if special else []), *others]
+    if special:
+        return [widest, (_SM90_SPECIAL, ((3, 2), *_SM90_STAGES)), *others]
+    return [widest, *((choice, _SM90_STAGES) for choice in _SM90_WIDE if wide), *others]
 
 
 def special_functions(graphs: tuple[Graph, ...]) -> bool:
@@ -128,8 +132,8 @@ _SPECIAL = frozenset({Op.DIV, Op.RECIPROCAL, Op.POW, Op.EXP, Op.EXP2, Op.EXPM1, 
                       Op.RSQRT, Op.TANH, Op.SIGMOID, Op.ERF, Op.SIN, Op.COS, Op.TAN})
 
 
-def _tiles(arch: str, dims: tuple[int, int], short: bool, special: bool) -> Sm90Forward | Sm100Forward:
-    return sm90_tiles(*dims, short, special) if arch == "sm90" else sm100_tiles(*dims, short)
+def _tiles(arch: str, dims: tuple[int, int], short: bool, special: bool, wide: bool = False) -> Sm90Forward | Sm100Forward:
+    return sm90_tiles(*dims, short, special, wide) if arch == "sm90" else sm100_tiles(*dims, short)
 
 
 # Rows up to which the short tiles take a call: one work tile of each.
@@ -143,11 +147,12 @@ _ITEM_ROWS = 64
 @dataclass(frozen=True)
 class RowLayout:
     """How query rows are laid out in work tiles. pack: `Plan.pack`; short: one small work tile holds the rows of a head; pair:
-    two CTAs work on a tile."""
+    two CTAs work on a tile; wide: three warpgroups of a CTA do, on sm90, where two have the wider KV tile."""
 
     pack: int = 1
     short: bool = False
     pair: bool = False
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,6 +194,41 @@ def row_layout(arch: str, head_dim: int, head_dim_v: int, heads: Heads, q_len: i
         if packed <= plain and heads.masked and not heads.scored or 8 * packed <= 7 * plain:
             return RowLayout(pack, packed_short, not _unpaired(arch, (head_dim, head_dim_v), heads, q_len * pack))
     return RowLayout(1, short, not _unpaired(arch, (head_dim, head_dim_v), heads, q_len))
+
+
+# What a row of a wide tile costs of one of the others where rows are long and fill their tiles: measured 0.93 to 0.95, with a
+# score graph 0.95 to 0.99.
+_WIDE_COST = {False: 0.95, True: 0.99}
+# Head dims above this have one query tile in shared memory, and are slower with wide tiles.
+_WIDE_UP_TO = 128
+# Work tiles that run at once: SMs of an H100 SXM and of an H200.
+_SM90_CTAS = 132
+
+
+@lru_cache(maxsize=4096)
+def wide_layout(layout: RowLayout, arch: str, dims: tuple[int, int], heads: Heads, q_len: int,
+                batch_heads: int = 0) -> RowLayout:
+    """The same with wide tiles, or as it is where they do not pay. batch_heads: heads of all batches, for calls without a mask,
+    whose work tiles are all alike, so that a last round of few of them counts; 0 for those with one, which pay where rows are
+    long too (`WIDE_KEYS`)."""
+    if arch != "sm90" or layout.short or heads.special or max(map(pad, dims)) > _WIDE_UP_TO:
+        return layout
+    usual, wide = sm90_tiles(*dims), sm90_tiles(*dims, wide=True)
+    tiles = {t.rows: -(-q_len * layout.pack // t.rows) for t in (usual, wide)}
+    work = {rows: n * (batch_heads // min(heads.group, layout.pack)) for rows, n in tiles.items()}
+    if not batch_heads:
+        cost = {rows: n * rows for rows, n in tiles.items()}
+    else:
+        cost = {rows: -(-n // _SM90_CTAS) * rows for rows, n in work.items()}
+        if work[usual.rows] < 2 * _SM90_CTAS:  # they are split where that fills the last round
+            cost[usual.rows] = min(cost[usual.rows], work[usual.rows] / _SM90_CTAS * usual.rows)
+    pays = wide.rows > usual.rows and _WIDE_COST[heads.scored] * cost[wide.rows] <= cost[usual.rows]
+    return replace(layout, wide=True) if pays else layout
+
+
+# Keys that a row sees on the average from which on masks take wide tiles: causal ones of 4,096 tokens, 2,100 keys, are 2% slower
+# with them, those of 8,192 3% faster.
+WIDE_KEYS = 3072
 
 
 def _unpaired(arch: str, dims: tuple[int, int], heads: Heads, rows: int) -> str:
@@ -235,7 +275,7 @@ def plan_forward(arch: str, dtype: DType, head_dim: int, head_dim_v: int, graphs
     elif layout.pair:
         tiles = sm100_pair(head_dim, head_dim_v)
     else:
-        tiles = _tiles(arch, (head_dim, head_dim_v), layout.short, special_functions(graphs))
+        tiles = _tiles(arch, (head_dim, head_dim_v), layout.short, special_functions(graphs), layout.wide)
     if precise and isinstance(tiles, Sm100Forward):
         tiles = replace(tiles, software_exp=0)
     if graphs and isinstance(tiles, Sm100Forward) and tiles.q_tiles == 2 and max(head_dim, head_dim_v) <= GRAPH_REGISTERS_UP_TO:

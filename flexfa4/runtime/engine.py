@@ -2,16 +2,18 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import Sequence
+from typing import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from flexfa4.ir import DType
 from flexfa4.ir.bound import BoundGraph
-from flexfa4.plan import Assumptions, BudgetError, Heads, Plan, RowLayout, plan_forward, row_layout
+from flexfa4.plan import WIDE_KEYS, Assumptions, BudgetError, Heads, Plan, RowLayout, plan_forward, row_layout, wide_layout
+from flexfa4.sparsity import Spans
+from flexfa4.sparsity.work_spans import WorkSpans
 
 # Compute capability -> the architecture of its kernel. That of (10, 0) has run in the emulator only.
 ARCHITECTURES = {(9, 0): "sm90", (10, 0): "sm100"}
@@ -27,10 +29,19 @@ _DTYPES = {torch.float16: DType.F16, torch.bfloat16: DType.BF16}
 
 @dataclass(frozen=True)
 class Choice:
-    """plan: of the kernel, or None for the tiled engine; reason: why no kernel takes the call, empty where one does."""
+    """plan: of the kernel, or None for the tiled engine; reason: why no kernel takes the call, empty where one does; wide: the
+    plan for a mask whose rows turn out long, None where it is the same."""
 
     plan: Plan | None
     reason: str = ""
+    wide: Plan | None = None
+
+    def settled(self, spans_at: Callable[[Plan], Spans | WorkSpans]) -> tuple[Plan, Spans | WorkSpans]:
+        """The plan of a call with a mask, and the mask's spans at its tiles. spans_at: makes those of a plan, or finds them."""
+        spans = spans_at(self.plan)
+        if self.wide is None or spans.mean_keys < WIDE_KEYS:
+            return self.plan, spans
+        return self.wide, spans_at(self.wide)
 
 
 @lru_cache(maxsize=None)
@@ -62,11 +73,20 @@ def choose(arch: str | None, query: Tensor, key: Tensor, value: Tensor, scale: f
     literals = tuple(x for b in present for x in b.literals)
     lengths = (query.shape[2], key.shape[2])
     graphs, dims = tuple(b.graph for b in present), (query.shape[3], value.shape[3])
+    heads = Heads.of(query.shape[1] // key.shape[1], graphs)
     try:
-        layout = row_layout(arch, *dims, Heads.of(query.shape[1] // key.shape[1], graphs), query.shape[2])
+        layout = row_layout(arch, *dims, heads, query.shape[2])
+        alike = 0 if heads.masked else query.shape[0] * query.shape[1]
+        wide = wide_layout(layout, arch, dims, heads, query.shape[2], alike)
     except BudgetError as error:
         return Choice(None, str(error))
-    return _plan(arch, _DTYPES[query.dtype], dims, graphs, layout, _NARROW.holds(lengths, literals, query.shape[:2]), precise)
+    rest = _NARROW.holds(lengths, literals, query.shape[:2]), precise
+    if not heads.masked:
+        return _plan(arch, _DTYPES[query.dtype], dims, graphs, wide, *rest)
+    usual = _plan(arch, _DTYPES[query.dtype], dims, graphs, layout, *rest)
+    if wide == layout:
+        return usual
+    return replace(usual, wide=_plan(arch, _DTYPES[query.dtype], dims, graphs, wide, *rest).plan)
 
 
 def _too_large(query: Tensor, key: Tensor, present: Sequence[BoundGraph]) -> str:

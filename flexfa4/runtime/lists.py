@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from flexfa4.plan import Plan
-from flexfa4.schedule import FULL, Schedule, Work, make_schedule, section_kv_heads
+from flexfa4.schedule import FULL, CostModel, Schedule, Work, make_schedule, row_costs, section_kv_heads
+from flexfa4.schedule.build import SPLIT_GAIN
 from flexfa4.schedule.lpt import L2_BYTES, ranked_rows
 from flexfa4.schedule.work import UNSPLIT
 from flexfa4.sparsity import Spans
@@ -42,6 +43,9 @@ class Lists:
 
 NO_MASK = Lists()
 
+# Of the work of a mask. What is left are short rows, which come last in a section.
+_MOST = 0.75
+
 _made: "weakref.WeakKeyDictionary[Spans | WorkSpans | FixedSpans, dict[tuple, Lists]]" = weakref.WeakKeyDictionary()
 
 
@@ -53,7 +57,7 @@ def lists_of(spans: Spans | WorkSpans, plan: Plan, query: Tensor, key: Tensor) -
     found = kept.get((call, query.device))
     if found is None:
         work = work_of(spans, call[:3])
-        made = make_schedule(work, call[3], _section(plan, key))
+        made = schedule_of(spans, work, plan, key, call[3])
         with capture.beside(query.device):
             found = kept[call, query.device] = make_lists(spans, made, query.device)
     return found
@@ -62,7 +66,7 @@ def lists_of(spans: Spans | WorkSpans, plan: Plan, query: Tensor, key: Tensor) -
 def fixed_lists(spans: FixedSpans, plan: Plan, query: Tensor, key: Tensor) -> Lists:
     """The lists of a call over spans that are written on the device, its rows longest first whatever they are; none is split.
     Made once for each batch and head count, and kept as long as the spans."""
-    call, device = (*heads_of(plan, query, key), _section(plan, key)), query.device
+    call, device = (*heads_of(plan, query, key), section_of(plan, key)), query.device
     kept = _made.setdefault(spans, {})
     if call not in kept:
         per_batch, per_head = _strides(spans.tiling)
@@ -78,9 +82,37 @@ def fixed_lists(spans: FixedSpans, plan: Plan, query: Tensor, key: Tensor) -> Li
     return kept[call]
 
 
-def _section(plan: Plan, key: Tensor) -> int:
-    """KV heads whose keys and values stay in L2 together."""
-    return section_kv_heads(key.shape[2], key.shape[3], plan.tiles.head_dim_v, key.element_size(), L2_BYTES[plan.arch])
+def section_of(plan: Plan, key: Tensor, keys: int | None = None) -> int:
+    """KV heads whose keys and values stay in L2 together; keys: of a head, where not all count."""
+    keys = key.shape[2] if keys is None else keys
+    return section_kv_heads(keys, key.shape[3], plan.tiles.head_dim_v, key.element_size(), L2_BYTES[plan.arch])
+
+
+def schedule_of(spans: Spans | WorkSpans, work: Work, plan: Plan, key: Tensor, workers: int) -> Schedule:
+    """Where rows would be split, larger sections may make that needless: of an outsize document among short ones, its keys are
+    all that the rows that come first read."""
+    found = make_schedule(work, workers, section_of(plan, key))
+    if found.parts:
+        section = section_of(plan, key, most_keys(spans, work))
+        if section > section_of(plan, key):
+            whole = make_schedule(work, workers, section, split=False)
+            return whole if whole.makespan <= found.makespan + SPLIT_GAIN else found
+    return found
+
+
+def most_keys(spans: Spans | WorkSpans, work: Work) -> int:
+    """Keys of a head from the first to the last one that the longest rows see, down to those that make up `_MOST` of the work."""
+    costs = row_costs(work.row_ptr, work.runs, CostModel(), work.halved)
+    costs = np.where(work.row_ptr[1:] > work.row_ptr[:-1], costs, 0.0)
+    rows = np.argsort(-costs, kind="stable")
+    rows = rows[:1 + int(np.searchsorted(np.cumsum(costs[rows]), _MOST * costs.sum()))]
+    rows = rows[costs[rows] > 0]
+    begin = work.runs[work.row_ptr[rows], 0] * spans.kv_tile
+    end = work.runs[work.row_ptr[rows + 1] - 1, 1] * spans.kv_tile
+    if isinstance(spans, WorkSpans):
+        first, last = spans.tiles.numpy()[rows, 2:].T
+        begin, end = begin + first, np.minimum(end + first, last)
+    return int(end.max(initial=1) - begin.min(initial=end.max(initial=1) - 1))
 
 
 def _strides(rows: Spans | WorkSpans | Tiling) -> tuple[int, int]:

@@ -104,9 +104,12 @@ def lists_of_call(plan: Plan, mask: BoundGraph | None, layout: Layout | None, sp
         return dense_lists(plan, query, key)
     if isinstance(spans, FixedSpans):
         return fixed_lists(spans, plan, query, key)
-    if spans is None:
-        spans = spans_of(mask, layout, query.shape[2], key.shape[2], for_work=plan.places_work, halved=plan.halves)
-    return lists_of(spans, plan, query, key)
+    return lists_of(built_spans(plan, mask, layout, query, key) if spans is None else spans, plan, query, key)
+
+
+def built_spans(plan: Plan, mask: BoundGraph, layout: Layout, query, key) -> Spans | WorkSpans:
+    """Of a mask without a BlockMask, at the plan's tiles, which the layout names; kept while they hold."""
+    return spans_of(mask, layout, query.shape[2], key.shape[2], for_work=plan.places_work, halved=plan.halves)
 
 
 def spans_of_gradients(spans: Spans | WorkSpans | FixedSpans | None) -> list[Tensor]:
@@ -147,11 +150,14 @@ def _by_kernel(tensors: tuple, scale: float, score, mask, decoded: Programs):
         if query.is_cuda:
             engine.announce(choice.reason)
         return None, None
-    layout = decoded.layout
+    plan, spans = choice.plan, None
     if mask is not None:
-        layout = replace(layout, q_tile=choice.plan.q_tile, kv_tile=choice.plan.tiles.kv_tile)
-    lists = lists_of_call(choice.plan, mask, layout, None, query, key)
-    return kernels.forward(choice.plan, tensors, scale, (score, mask, None), lists)
+        def spans_at(plan: Plan) -> Spans | WorkSpans:
+            return built_spans(plan, mask, replace(decoded.layout, q_tile=plan.q_tile, kv_tile=plan.tiles.kv_tile), query, key)
+
+        plan, spans = choice.settled(spans_at)
+    lists = lists_of_call(plan, mask, None, spans, query, key)
+    return kernels.forward(plan, tensors, scale, (score, mask, None), lists)
 
 
 def _attention_backward(inputs, saved, d_out, d_lse, captures, spans, literals, programs, scale, wanted):

@@ -58,6 +58,12 @@ class WorkSpans:
         """Which rows hold queries: bool [rows]."""
         return (self.tiles[:, 0] < self.tiles[:, 1]).numpy()
 
+    @cached_property
+    def mean_keys(self) -> float:
+        """Keys in the tiles of a row that holds queries, on average."""
+        runs = self.runs.numpy()
+        return int((runs[:, 1] - runs[:, 0]).sum(dtype=np.int64)) * self.kv_tile / max(1, int(self.present.sum()))
+
     def counts(self) -> dict[int, int]:
         """Tiles in runs of each kind; halved: halves of tiles."""
         runs = self.runs.numpy().astype(np.int64)

@@ -1,7 +1,7 @@
 """A forward kernel in the emulator against dense float64 attention; run by the tests beside it, in processes of its own.
 
 Arguments: the architecture (sm90, sm100; sm100-pairs for pairs of CTAs, sm100-turns for softmax warps that take turns, whatever
-the plan would choose; sm100-pairs-turns), then names of cases, or i/n for a share of them.
+the plan would choose; sm100-pairs-turns; sm90-wide for three warpgroups), then names of cases, or i/n for a share of them.
 Prints one JSON list, a row for each run: what it was, the largest errors, and the findings of the emulator."""
 import json
 import sys
@@ -15,7 +15,7 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS)]
 KERNEL, *WANTED = sys.argv[1:]
 KERNEL, *CHOICES = KERNEL.split("-")
-PAIRS, TURNS = "pairs" in CHOICES, "turns" in CHOICES
+PAIRS, TURNS, WIDE = (word in CHOICES for word in ("pairs", "turns", "wide"))
 sys.argv = sys.argv[:1]  # the DSL parses the options of the process
 import conftest  # noqa: E402, F401
 from flexfa4 import emulator  # noqa: E402
@@ -27,7 +27,7 @@ import torch  # noqa: E402
 
 from flexfa4 import create_block_mask, mods, reference  # noqa: E402
 from flexfa4.plan import BudgetError  # noqa: E402
-from flexfa4.plan.build import sm100_pair  # noqa: E402
+from flexfa4.plan.build import sm90_tiles, sm100_pair  # noqa: E402
 from flexfa4.runtime import engine, kernels  # noqa: E402
 from flexfa4.runtime.lists import NO_MASK, Lists, dense_schedule, heads_of, make_lists, work_of  # noqa: E402
 from flexfa4.schedule import make_schedule  # noqa: E402
@@ -117,6 +117,10 @@ def run_on(case: Case, tensors: tuple, bounds: list, explained: tuple = ()) -> l
             plan = replace(plan, tiles=replace(sm100_pair(*case.dims), scheduler=case.scheduler))
         except BudgetError as reason:
             raise NotCovered(str(reason)) from reason
+    if WIDE:
+        if plan.tiles.consumers == 1:
+            raise NotCovered("few rows")
+        plan = replace(plan, tiles=sm90_tiles(*case.dims, wide=True))
     if TURNS:
         try:
             plan = replace(plan, tiles=replace(plan.tiles, out_of_step=120))
@@ -391,6 +395,7 @@ CASES = [
 ]
 CASES += [
     Case("split, one query", (1, 3000), (2, 1), split_over=8),
+    Case("split, more parts than lanes", (1, 10000), (1, 1), (64, 64), split_over=40, runs=2),
     Case("split, D=64 causal", (300, 1500), (2, 1), (64, 64), mask_mod=mods.causal_bottom_right(300, 1500), split_over=12),
     Case("documents", heads=(2, 1), **documents(*UNEVEN)),
     Case("documents, causal", heads=(2, 2), **documents(130, 1, 255, 128, 129, more=mods.causal_mask), workers=3),
@@ -477,6 +482,7 @@ CASES += packed()
 CASES += [
     Case("packed, a mask by head", (40, 300), (8, 2), mask_mod=by_head, pack=1),
     Case("packed, 16 heads by head", (5, 300), (32, 2), (64, 64), score_mod=head_scale, pack=8 if KERNEL == "sm90" else 16),
+    Case("packed, long rows", (150, 300), (4, 1), mask_mod=mods.causal_bottom_right(150, 300), pack=4, workers=2, runs=2),
     Case("packed, 16 heads", (30, 300), (16, 1), (64, 64), score_mod=wrapping, pack=16),
     Case("packed, 71 heads", (2, 300), (71, 1), (64, 64)),
     Case("packed, 40 heads", (2, 300), (40, 1), (64, 64), pack=64),
@@ -558,5 +564,5 @@ if __name__ == "__main__":
             not_covered.append(f"{case.name}: {reason}")
     print("\n".join(not_covered), file=sys.stderr)
     # A single CTA takes every case; a pair not clc, nor values whose halves are no columns of a product; one query tile no turns.
-    assert PAIRS or TURNS or not not_covered
+    assert PAIRS or TURNS or WIDE or not not_covered
     print(json.dumps(found))

@@ -29,6 +29,7 @@ from flexfa4.plan import (
     row_layout,
     show_table,
     unpaired,
+    wide_layout,
 )
 from flexfa4.plan.budget import Buffer, check_smem
 from flexfa4.plan.roofline import TENSOR_CORE, clocks, shared_memory
@@ -61,6 +62,24 @@ def test_scores_with_special_functions_take_three_warpgroups_on_sm90():
     assert warpgroups(Graph("score", node(Op.MUL, (SCORE, row), DType.F32), (), ())) == warpgroups(untouched) == (2, 128, 2)
     assert warpgroups(capped(SCORE), 64) == warpgroups(untouched, 64) == (3, 128, 2)
     assert warpgroups(capped(SCORE), 256) == warpgroups(untouched, 256) == (2, 80, 2)
+
+
+@pytest.mark.parametrize("dims, heads, q_len, batch_heads, wide", [
+    ((128, 128), Heads(), 16384, 32, (3, 80)), ((96, 96), Heads(), 8192, 32, (3, 96)), ((64, 128), Heads(), 8192, 32, (3, 80)),
+    ((128, 128), Heads(), 2048, 64, None),           # 704 tiles of 192 rows are 5.3 rounds of 132, 1,024 of 128 are 7.8
+    ((128, 128), Heads(), 4096, 128, (3, 80)), ((128, 128), Heads(), 2048, 16, None), ((128, 128), Heads(), 40, 64, None),
+    ((64, 64), Heads(), 16384, 32, None), ((192, 128), Heads(), 16384, 32, None), ((256, 256), Heads(), 16384, 32, None),
+    ((128, 128), Heads(special=True), 16384, 32, None), ((128, 128), Heads(masked=True), 16384, 0, (3, 80)),
+    ((128, 128), Heads(masked=True), 4096, 0, (3, 80)), ((128, 128), Heads(masked=True), 1000, 0, None),
+])  # fmt: skip
+def test_wide_tiles_on_sm90(dims, heads, q_len, batch_heads, wide):
+    layout = row_layout("sm90", *dims, heads, q_len)
+    found = wide_layout(layout, "sm90", dims, heads, q_len, batch_heads)
+    assert found.wide == (wide is not None) and replace(found, wide=False) == layout
+    if wide:
+        tiles = plan_forward("sm90", DType.BF16, *dims, layout=found).tiles
+        assert (tiles.consumers, tiles.kv_tile) == wide and tiles.q_stages == 3
+    assert not wide_layout(RowLayout(), "sm100", dims, heads, q_len, batch_heads).wide
 
 
 def test_the_key_holds_neither_lengths_nor_literal_values():

@@ -129,3 +129,35 @@ def test_work_covers_the_spans():
     assert work.rows == 2 * spans.q_tiles
     begin, end = work.kv_bounds(np.arange(work.rows))
     assert (begin == 0).all() and end.tolist() == [*range(1, 9), *range(1, 9)]
+
+
+@pytest.mark.parametrize("window, consumers", [(1 << 20, 3), (5000, 3), (3000, 2), (100, 2)])
+def test_masks_of_long_rows_take_three_warpgroups(window, consumers):
+    """Whatever the mask's form: the same graph with another number."""
+    mask = create_block_mask(lambda b, h, q, kv: (q >= kv) & (q - kv < window), None, None, 16384, 16384)
+    choice = engine.choose("sm90", *call(q_len=16384, kv_len=16384), 0.1, (None, mask.bound, None))
+    asked = []
+
+    def spans_at(plan: Plan):
+        asked.append(plan)
+        return mask.work_spans(plan.q_tile, plan.tiles.kv_tile)
+
+    plan, spans = choice.settled(spans_at)
+    assert asked == [choice.plan, choice.wide][:consumers - 1] and plan is asked[-1]
+    assert (plan.tiles.consumers, spans.q_tile, spans.kv_tile) == (consumers, plan.q_tile, plan.tiles.kv_tile)
+    # Of a call without a mask: long, but a tile a processor at the most.
+    assert engine.choose("sm90", *call(q_len=4096, kv_len=16384), 0.1, (None, None, None)).plan.tiles.consumers == 2
+
+
+@pytest.mark.parametrize("long, parts", [(24576, False), (40000, True)])
+def test_an_outsize_document_is_whole_where_its_keys_of_two_heads_fit_in_l2(long, parts):
+    """In sections of one head, as all keys would have it, its rows are split."""
+    lengths = [1000] * 20 + [long] + [1000] * ((65536 - 20000 - long) // 1000)
+    ids = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    mask = create_block_mask(lambda b, h, q, kv: (ids[q] == ids[kv]) & (q >= kv), None, None, len(ids), len(ids))
+    plan = plan_forward("sm90", DType.BF16, 128, 128, (mask.bound.graph,))
+    spans, key = mask.work_spans(plan.q_tile, plan.tiles.kv_tile), call(q_len=8, kv_len=len(ids))[1]
+    work = lists.work_of(spans, (1, 2, 2))
+    keys = lists.most_keys(spans, work)
+    assert keys == long and (lists.section_of(plan, key), lists.section_of(plan, key, keys)) == (1, 1 if parts else 2)
+    assert (lists.schedule_of(spans, work, plan, key, 132).parts > 0) == parts

@@ -259,7 +259,7 @@ def plan_of(tensors, mask, arch="sm90"):
 @pytest.mark.parametrize("heads, batch", [((4, 4), 1), ((4, 2), 3), ((2, 2), 2)])
 def test_rows_are_longest_first(heads, batch, arch, monkeypatch):
     """The order of a schedule without splits, where batches and heads see the same."""
-    monkeypatch.setattr(lists, "_section", lambda plan, key: 2)
+    monkeypatch.setattr(lists, "section_of", lambda plan, key: 2)
     length = 3000
     labels = torch.zeros(length, dtype=torch.int64)
     mask = create_block_mask(mods.document_causal(labels), None, None, length, length)
