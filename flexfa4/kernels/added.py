@@ -8,10 +8,10 @@ is the same along columns or diagonals of a tile is read from a table (`sm100/ad
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Sequence
 
-from cutlass import Float32
+from cutlass import Float32, Int64
 
 from flexfa4.emit.emitter import Emitter, Scope
 from flexfa4.emit.values import select
@@ -21,11 +21,14 @@ from flexfa4.ir import DType, Node, Op, topological
 from flexfa4.plan.hoist import element_operations
 
 from .affine import Term
+from .bits import Words
 from .carried import Fixed
 
 _ROW = frozenset({Op.B, Op.H, Op.Q})
-# A value in the middle of a graph is read from a table where that saves so many operations.
+# A value in the middle of a graph is kept apart where that saves so many operations.
 _WORTH = 4
+# What a look-up costs: its index is clamped and multiplied.
+_LOAD = 8
 # In place of a factor of 0, which would make NaN of what is hidden.
 SMALL = 1e-30
 
@@ -36,7 +39,8 @@ class Split:
     the graph's affine terms), of the row alone, and tabled, which are the same along lines. factors: nodes that are the same for
     the launch, or for a row. scaled: of a node `score * other` that alone reads the score, where `other` is as shared: the node
     and `other`. summed: that, or the score, is an operand of a sum, which takes the multiplication in. line: of the table.
-    kept: a node below `inner` that is read from it, where nothing added is."""
+    kept: a node below `inner` that is read from it, where nothing added is. spread: where there are more such nodes than a table
+    holds, all of them, a piece of a tile at a time (`spread.py`); there is no table then."""
 
     inner: Node
     walked: tuple[tuple[int, int], ...]
@@ -47,6 +51,7 @@ class Split:
     tabled: tuple[tuple[int, Node], ...] = ()
     kept: Node | None = None
     line: Line | None = None
+    spread: tuple[tuple[Node, Line], ...] = ()
 
     def factor(self, at: Scope) -> Float32 | None:
         """The product of the factors; None for 1."""
@@ -72,22 +77,51 @@ class Rows:
         return _ROW if self.own else frozenset()
 
     def lines(self, root: Node) -> dict[Node, Line]:
-        """Nodes that can be tabled."""
+        """Nodes that can be tabled or spread."""
         on = axes(root)
         found = lines(root) if self.own else {}
-        return {n: line for n, line in found.items()
-                if line is not Line.TILE and n.dtype is DType.F32 and (self.one_head or Op.H not in on[n])}
+        return {n: line for n, line in found.items() if line is not Line.TILE and (self.one_head or Op.H not in on[n])}
+
+    def apart(self, root: Node, words: Sequence[Node]) -> tuple[tuple[Node, Line], ...]:
+        """The outermost of those, but what only `words` read, where they are worth it."""
+        on_line, found, stack = self.lines(root), {}, [root]
+        while stack:
+            n = stack.pop()
+            if n in words or n in found:
+                continue
+            if n in on_line and not n.dtype.is_bool:
+                found[n] = on_line[n]
+            else:
+                stack.extend(n.args)
+        return tuple((n, line) for n, line in found.items() if _operations(n) >= _WORTH)
 
 
 def split_root(emitter: Emitter, terms: Sequence[Term], rows: Rows = Rows()) -> Split:
-    """Takes off additions from the outside until one is none of those that can be kept apart, then factors; nothing where the
-    graph is to be precise."""
+    """Takes off additions from the outside until one is none of those that can be kept apart, then factors; neither where the
+    graph is to be precise. Then what is left of it is looked through for what is the same along lines."""
+    split = _taken_off(emitter, terms, rows, True)
+    found = _apart(emitter, rows, split.inner)
+    if not found:
+        return split
+    ((node, line), *others) = found
+    if split.line or others or node.dtype.is_int and emitter.int_type(node) is Int64:
+        split = _taken_off(emitter, terms, rows, False)
+        return replace(split, spread=_apart(emitter, rows, split.inner))
+    return replace(split, kept=node, line=line)
+
+
+def _apart(emitter: Emitter, rows: Rows, inner: Node) -> tuple[tuple[Node, Line], ...]:
+    return rows.apart(inner, Words(emitter, not rows.one_head, root=inner).nodes) if rows.own else ()
+
+
+def _taken_off(emitter: Emitter, terms: Sequence[Term], rows: Rows, tables: bool) -> Split:
+    """tables: what is the same along lines is taken off too."""
     (n,) = emitter.roots
-    on, index = axes(n), {t.node: k for k, t in enumerate(terms)}
-    walked, of_row, tabled, line = [], [], [], None
     if emitter.precise:
         return Split(n, (), ())
-    on_line, shared = rows.lines(n), rows.shared
+    on, index = axes(n), {t.node: k for k, t in enumerate(terms)}
+    walked, of_row, tabled, line = [], [], [], None
+    on_line, shared = rows.lines(n) if tables else {}, rows.shared
     while n.dtype is DType.F32 and n.op in (Op.ADD, Op.SUB):
         left, right = n.args
         sign = -1 if n.op is Op.SUB else 1
@@ -118,16 +152,12 @@ def split_root(emitter: Emitter, terms: Sequence[Term], rows: Rows = Rows()) -> 
         # One more in the table is for nothing.
         tabled += [(sign, terms[k].node) for sign, k in walked if on_line.get(terms[k].node) is line]
         walked = [(sign, k) for sign, k in walked if on_line.get(terms[k].node) is not line]
-    kept = None if line else _longest(n, on_line)
-    return Split(n, tuple(walked), tuple(of_row), tuple(factors), scaled, summed, tuple(tabled), kept,
-                 on_line[kept] if kept else line)
+    return Split(n, tuple(walked), tuple(of_row), tuple(factors), scaled, summed, tuple(tabled), None, line)
 
 
-def _longest(root: Node, on_line: dict[Node, Line]) -> Node | None:
-    """The node of a line with the most operations below it, if they are worth a table."""
-    operations = {n: element_operations(n) for n in topological(root) if n in on_line}
-    longest = max(operations, key=operations.get, default=None)
-    return longest if longest and operations[longest] >= _WORTH else None
+def _operations(n: Node) -> int:
+    """Of a node for each element, as additions count."""
+    return element_operations(n) + sum(_LOAD - 1 for m in topological(n) if m.op is Op.LOAD and m.args)
 
 
 def _product(n: Node, on: dict, shared: frozenset[Op]) -> tuple[Node, Node] | None:

@@ -10,7 +10,7 @@ where a comparison changes is counted in those.
 
 `labels[q] == labels[kv]` compares something of the key alone. Its word takes a step for each different label among the keys, of
 which there are one or two where documents are longer than a word. Any condition on the key alone, or on the distance alone, is a
-ballot or two (`ballots.py`).
+ballot or two (`along.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from flexfa4.facts.lines import Line, lines
 from flexfa4.ir import Node, Op, topological
 from flexfa4.ir.dtypes import INT_RANGE
 
-from .ballots import Ballots
+from .along import Along
 from .carried import Fixed
 
 WORD = 32
@@ -87,11 +87,11 @@ class Pairs(Run):
 @dataclass(frozen=True)
 class Place(Fixed):
     """Where a word is made. first: a scope at the row and the word's first key; lane: a scope without row, at this lane's key;
-    ballots: of a stretch of keys of which this is word `number`. Without `labels` neither."""
+    along: at a stretch of keys of which this is word `number`. Without `labels` neither."""
 
     first: Scope
     lane: Scope | None = None
-    ballots: Ballots | None = None
+    along: Along | None = None
     number: int = 0
 
 
@@ -183,7 +183,7 @@ class Words:
         if not self._on[n] & _PER_KEY:
             return select(first.value_of(n), Int32(-1), Int32(0), Int32)
         if n in self.lines and not self._shifts(n):
-            return at.ballots.word(n, self.lines[n], at.number)
+            return at.along.word(n, self.lines[n], at.number)
         if n.op in _LOGIC:
             return _LOGIC[n.op](*(self._word(a, at) for a in n.args))
         if self._is_stepped(n):

@@ -21,20 +21,24 @@ from cutlass import Boolean, Float32, Int32
 from flexfa4.emit.emitter import Emitter, Scope
 from flexfa4.emit.values import select
 from flexfa4.facts.documents import TRUE, inside
+from flexfa4.facts.lines import Line
 from flexfa4.ir import Node, Op, topological
 from flexfa4.plan.signature import KINDS
 
 from .added import NOTHING, Added, Rows, Split, split_root
 from .affine import Walker, affine_terms
 from .arguments import Signature, Values
-from .ballots import Ballots, WarpRows
+from .along import Along, WarpRows
 from .bits import WORD, Pairs, Place, Run, Words, below, bit
 from .carried import Fixed
 from .gathers import Gathered, gathers
 from .rounding import LOG2_E, in_log2
 from .slices import Area, Read, Stretch, slice_reads
-from .spread import Spread
+from .spread import Spread, as_word, of_word
 from .units import Terms, terms_of
+
+# Of a mask's values of distances, at a time: they are registers.
+MOST_SPREAD = 2
 
 
 class Hooks(Fixed):
@@ -59,17 +63,11 @@ class Hooks(Fixed):
         rows, self.packed = Rows(own_rows, plan.pack == 1), plan.arch == "sm100"
         self.split = split_root(self.emitters["score"], self.terms, rows) if self.has("score") else None
         self.gathers = gathers(self.emitters["score"], self.split.inner) if own_rows and self.split else ()
-        self.pack = plan.pack
+        self.pack, self.spread = plan.pack, {}
         if own_rows and self.split:
             self.words["score"] = Words(self.emitters["score"], plan.pack > 1, root=self.split.inner)
-        self.units = self._units() if own_rows and self.split and not plan.precise else None
-
-    def _units(self) -> Terms | None:
-        """None too where the graph is no more than the score."""
-        inner, scaled = self.split.inner, self.split.scaled
-        score = scaled[0] if scaled else next((n for n in topological(inner) if n.op is Op.SCORE), None)
-        affine = {t.node for t in self.terms}
-        return None if inner.op is Op.SCORE else terms_of(inner, score, affine, self.split.kept)
+from flexfa4.facts.lines import Line
+from flexfa4.ir import Node, Op, topological
 
     def has(self, kind: str) -> bool:
         return kind in self.emitters
@@ -104,7 +102,7 @@ class TileHooks(Fixed):
         self.emitters, self.reads, self.scopes, self.words = hooks.emitters, hooks.reads, scopes, hooks.words
         self.walker = Walker(hooks.terms, scopes["score"]) if hooks.terms else None
         self.split, self.packed, self.gathers, self.pack = hooks.split, hooks.packed, hooks.gathers, hooks.pack
-        self.units = hooks.units
+        self.units, self.spread = hooks.units, hooks.spread
 
     def rows(self, positions: Sequence[Int32], heads: Sequence[Int32] | None = None) -> "RowHooks":
         """Computes what a row needs beside its key, for score and mask. positions: q of each row; heads: h of each row where
@@ -121,6 +119,7 @@ class RowHooks(Fixed):
         self._emitters, self._tiles, self._rows, self._leaves = tile.emitters, tile.scopes, rows, leaves
         self._reads, self._walker, self._words, self._split = tile.reads, tile.walker, tile.words, tile.split
         self._packed, self._gathers, self._pack, self._units = tile.packed, tile.gathers, tile.pack, tile.units
+        self._spread = tile.spread
 
     def slices(self, kind: str, first_column: Int32, area: Area) -> list[Stretch]:
         """The look-ups of the score or mask graph that may be read as slices of this fragment, where each is `inside`."""
@@ -166,19 +165,21 @@ class RowHooks(Fixed):
         return [Gathered(g, emitter, row, lane, spread) for g in self._gathers]
 
     def on_line(self, q: Int32, kv: Int32) -> Float32:
-        """What `Split.line`'s table has of the line through a position: what is added, in units of the exponent, or
-        `Split.kept`'s value."""
+        """What `Split.line`'s table has of the line through a position: what is added, in units of the exponent, or the bits
+        of `Split.kept`'s value."""
         scope = self._tiles["score"].inner(q=q, kv=kv)
         if self._split.kept:
-            return Float32(scope.value_of(self._split.kept))
+            return as_word(scope.value_of(self._split.kept)).bitcast(Float32)
         return in_log2(_sum(scope, self._split.tabled))
 
     def score(self, fragment: cute.Tensor, columns: Sequence[Int32], scale: Float32, area: Area | None = None,
-              slices: Sequence[Stretch | Gathered] = (), kept: Callable | None = None, unit: Float32 | None = None) -> None:
+              slices: Sequence[Stretch | Gathered] = (), kept: Callable | None = None, unit: Float32 | None = None,
+              spread: Spread | None = None) -> None:
         """fragment[i, j] = score graph(fragment[i, j] * scale) in place, without what `added` gives; nothing without a score
         graph or where the scaled score is all that is left of it (`Hooks.softmax_scale`). area: where the offsets of rows and
         columns are known while compiling; affine terms are then walked. slices: those that are inside. kept: from a column of
-        the fragment to `Split.kept`'s value. unit: what the result is times (`Hooks.units`), None for 1."""
+        the fragment to the bits of `Split.kept`'s value. unit: what the result is times (`Hooks.units`), None for 1. spread: for
+        `Split.spread`, of the fragment's columns."""
         if "score" not in self._rows or self._split.inner.op is Op.SCORE:
             return
         emitter, tile, rows = self._emitters["score"], self._tiles["score"], self._rows["score"]
@@ -193,14 +194,16 @@ class RowHooks(Fixed):
             starts = [self._walker.start(emitter, row, first) for row in rows]
             in_unit = [[value * unit for value in start] if units else [] for start in starts]
         words = self._score_words(columns)
+        apart = spread.lines(self._along("score", columns[0]), self._split.spread) if spread else {}
         for j, kv in enumerate(columns):
             known = {n: bit(word, j % WORD, True) for n, word in words[j // WORD].items()} if words else {}
+            known |= {n: values[j] for n, values in apart.items()}
             column = emitter.join(tile, known=known | _of_column(slices, j), kv=kv)
             for i, row in enumerate(rows):
                 known = self._walker.known(starts[i], area.columns[j]) if walks else {}
                 known |= _of_element(slices, i, j)
                 if kept:
-                    known[self._split.kept] = kept(j)
+                    known[self._split.kept] = of_word(kept(j), self._kind(self._split.kept))
                 if scaled:
                     known[scaled[0]] = values[i][j]
                 scope = emitter.join(row, column, known=known, score=values[i][j])
@@ -259,8 +262,9 @@ class RowHooks(Fixed):
             return lambda j: bit(exist, j, True)
         emitter, tile, (row,), made = self._emitters["mask"], self._tiles["mask"], self._rows["mask"], self._words["mask"]
         lane = emitter.join(tile, kv=spread.key(first))
-        words, exist = made.at(Place(emitter.join(row, tile.inner(kv=first)), lane, self._ballots("mask", first)), present)
+        words, exist = made.at(Place(emitter.join(row, tile.inner(kv=first)), lane, self._along("mask", first)), present)
         columns = spread.values(emitter, lane, made.remaining())
+        columns |= spread.lines(self._along("mask", first), self._spread.get("mask", ()))
 
         def seen(j: int) -> Boolean:
             column = emitter.join(tile, known={n: values[j] for n, values in columns.items()}, kv=first + j)
@@ -270,8 +274,12 @@ class RowHooks(Fixed):
 
         return seen
 
-    def _ballots(self, kind: str, first: Int32) -> Ballots:
-        return Ballots(self._emitters[kind], self._tiles[kind], WarpRows(self._leaves[0]["q"], self._pack), first)
+    def _kind(self, n: Node) -> type:
+        """Of a node of 32 bits."""
+        return Float32 if n.dtype.is_float else Int32
+
+    def _along(self, kind: str, first: Int32) -> Along:
+        return Along(self._emitters[kind], self._tiles[kind], WarpRows(self._leaves[0]["q"], self._pack), first)
 
     def _score_words(self, columns: Sequence[Int32]) -> list[dict[Node, Int32]]:
         """The words of the score graph, of each 32 columns."""
@@ -279,10 +287,10 @@ class RowHooks(Fixed):
         if words is None or not words.nodes:
             return []
         emitter, tile, (row,) = self._emitters["score"], self._tiles["score"], self._rows["score"]
-        ballots, made = self._ballots("score", columns[0]), []
+        along, made = self._along("score", columns[0]), []
         for number, first in enumerate(columns[::WORD]):
             lane = emitter.join(tile, kv=first + cute.arch.lane_idx())
-            made.append(words.made(Place(emitter.join(row, tile.inner(kv=first)), lane, ballots, number)))
+            made.append(words.made(Place(emitter.join(row, tile.inner(kv=first)), lane, along, number)))
         return made
 
     def out(self, fragment: cute.Tensor, columns: Sequence[Int32], lses: Sequence[Float32]) -> None:

@@ -56,16 +56,17 @@ class Terms:
         return of(self.root)
 
 
-def terms_of(root: Node, score: Node | None, affine: Container[Node], kept: Node | None) -> Terms | None:
+def terms_of(root: Node, score: Node | None, affine: Container[Node], apart: Container[Node | None]) -> Terms | None:
     """None where a term is none of those, or the score is read in a condition or a factor beside being one; and where the whole
-    is bounded. score: as in `Terms`; affine: the affine terms; kept: a node that is read from a table."""
+    is bounded. score: as in `Terms`; affine: the affine terms; apart: nodes that are read
+    from a table or spread."""
     if root.op in BOUNDED:
         return None
     on, rows, read, is_term = axes(root), {}, [], False
     stack = [root]
     while stack:
         n = stack.pop()
-        if n.dtype is not DType.F32 or n is kept:
+        if n.dtype is not DType.F32 or n in apart:
             return None
         if n is score:
             is_term = True

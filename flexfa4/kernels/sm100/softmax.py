@@ -27,7 +27,7 @@ from ..hooks import Hooks, RowHooks
 from ..rounding import LEAST
 from ..runs import Runs
 from ..slices import Area
-from ..spread import Spread
+from ..spread import ROOM, Spread
 from ..units import BOUNDED
 from ..walk import UNSPLIT, Place, WorkItem
 from .additions import Additions, LineTable
@@ -67,13 +67,15 @@ class Edits(Fixed):
     """How the graphs run. scored: the score graph has more than additions and factors; far: its numbers may be far from 0;
     in_units: they come in units of the exponent. in_registers: it runs, and additions are made, on a row of S in registers on
     tiles without hidden keys: not where it is so long that 128 copies of it fill the instruction cache. columns: of S at a time
-    where graphs run in a loop: fewer where they need more registers for each."""
+    where graphs run in a loop: fewer where they need more registers for each. spread: of the score and the mask graph, whether
+    values of distances go through the place of the statistics."""
 
     scored: bool
     far: bool
     in_units: bool
     in_registers: bool
     columns: int
+    spread: tuple[bool, bool]
 
     @staticmethod
     def of(hooks: Hooks) -> Edits:
@@ -81,7 +83,9 @@ class Edits(Fixed):
         mask = element_operations(hooks.emitters["mask"].graph.root) if hooks.has("mask") else 0
         scored = hooks.split is not None and hooks.split.inner.op is not Op.SCORE
         far = scored and hooks.split.inner.op not in BOUNDED
-        return Edits(scored, far, hooks.units is not None, score <= MOST_UNROLLED, 32 if score + mask <= MOST_UNROLLED else 16)
+        spread = bool(hooks.spread.get("score")), bool(hooks.spread.get("mask"))
+        columns = 32 if score + mask <= MOST_UNROLLED else 16
+        return Edits(scored, far, hooks.units is not None, score <= MOST_UNROLLED and not spread[0], columns, spread)
 
 
 @dataclass(frozen=True)
@@ -172,15 +176,16 @@ class Softmax(Fixed):
         # Not right before the factor is written: exponentials would be moved up to before the wait, more than registers hold.
         # By halves every S but an item's first follows a product that correction has let go on after it read the factor; and the
         # first does where queries are loaded after the output before them is stored. A table is written before there is an S.
-        if cutlass.const_expr(not (ctx.signature.halved and ctx.tiles.out_over_q) or row.table is not None):
+        by_halves, edits = ctx.signature.halved and ctx.tiles.out_over_q, row.edits
+        if cutlass.const_expr(not by_halves or row.table is not None or any(edits.spread)):
             barriers.scale_empty.wait(self.q_tile, state.empty_parity)
         if cutlass.const_expr(row.table is not None):
             row.table.fill(row.hooks, ctx.query(row.place, self.q_tile), first)
             barriers.s_full.wait(self.q_tile, state.s_parity)
             row.table.synchronise()
         state = replace(state, s_parity=state.s_parity ^ 1)
-        edits = row.edits.scored or added.by_column
-        if cutlass.const_expr(edits and row.edits.in_registers):
+        edited = edits.scored or added.by_column
+        if cutlass.const_expr(edited and edits.in_registers):
             # Two copies of the step: with one, scores that come from two places are moved, and registers are spilled.
             if hidden:
                 self.edit_in_place(row, first, added, True)
@@ -192,18 +197,20 @@ class Softmax(Fixed):
         else:
             if hidden:
                 self.edit_in_place(row, first, added, True)
-            elif cutlass.const_expr(edits):
+            elif cutlass.const_expr(edited):
                 self.edit_in_place(row, first, added, False)
             state = self.softmax(self.load_s(), row, added, shared, state)
         return state
 
-    def edit(self, s: cute.Tensor, row: Row, first: Int32, added: Additions, offset, gathered: Sequence = ()) -> None:
+    def edit(self, s: cute.Tensor, row: Row, first: Int32, added: Additions, offset, gathered: Sequence = (),
+             spread: Spread | None = None) -> None:
         """The score graph and additions by column on a piece of a tile. first: its first key; offset: columns before it;
-        gathered: `RowHooks.gathered` of it."""
+        gathered: `RowHooks.gathered` of it; spread: for values of distances."""
         columns = cute.size(s)
         area = Area((0,), tuple(range(columns)))
         unit = row.scale if row.edits.in_units else None
-        row.hooks.score(s, columns_from(first, columns), self.ctx.scale, area, gathered, added.kept(offset), unit)
+        row.hooks.score(s, columns_from(first, columns), self.ctx.scale, area, gathered,
+                        added.kept(offset), unit, spread)
         if added.by_column:
             added.add(s, Float32(1.0) if row.edits.in_units else row.scale, offset)
 
@@ -224,6 +231,8 @@ class Softmax(Fixed):
                     self.edit_chunk(row, first, added, offset, hidden)
             else:
                 self.edit_chunk(row, first, added, offset, hidden)
+        if cutlass.const_expr(row.edits.spread[0] or hidden and row.edits.spread[1]):
+            self.synchronise()
         cute.arch.fence_view_async_tmem_store()
 
     def edit_chunk(self, row: Row, first: Int32, added: Additions, offset: Int32, hidden: bool, gathered: Sequence = ()) -> None:
@@ -233,19 +242,28 @@ class Softmax(Fixed):
         part = first_columns(t_s, offset, count)
         r_s = load_columns(load, part)
         s = cute.make_tensor(r_s.iterator, cute.make_layout((1, count)))
-        self.edit(s, row, first, added, offset, gathered)
+        self.edit(s, row, first, added, offset, gathered, self.spread(row, count) if row.edits.spread[0] else None)
         if hidden:
             value = -math.inf if self.are_scaled(row, added) else row.hooks.hidden()
             row.hooks.mask_run(s, first, row.place.kv_end - first, self.spread(row, count), value)
         cute.copy(store, r_s, store.partition_D(part))
 
     def spread(self, row: Row, count: int) -> Spread:
-        """Through the place of this warp's LSE, which is written at the end of a row."""
+        """Through the place of this warp's LSE, which is written at the end of a row; values of distances through a quarter of all
+        that the query tile's warps have, factors of other warps among them, which no warp writes before all have read."""
         if row.table is not None and row.table.over_lse:
             return Spread(None, count)
-        warp = cute.arch.make_warp_uniform(self.thread // WARP * WARP)
-        words = cute.recast_ptr(self.ctx.statistics.lse[None, self.q_tile].iterator + warp, dtype=Int32)
-        return Spread(cute.make_tensor(words.align(16), cute.make_layout(WARP)), count)
+        if any(row.edits.spread):
+            place, room = self.ctx.statistics.of_tile(self.q_tile).iterator + self.warp() * ROOM, ROOM
+        else:
+            first = cute.arch.make_warp_uniform(self.thread // WARP * WARP)
+            place, room = self.ctx.statistics.lse[None, self.q_tile].iterator + first, WARP
+        words = cute.recast_ptr(place, dtype=Int32).align(16)
+        return Spread(cute.make_tensor(words, cute.make_layout(room)), count)
+
+    def synchronise(self) -> None:
+        """The warps of the query tile."""
+        cute.arch.barrier(barrier_id=FIRST_BARRIER + self.q_tile, number_of_threads=self.ctx.tiles.q_tile)
 
     @cute.jit
     def softmax(self, s: cute.Tensor, row: Row, added: Additions, shared: Boolean | bool, state: State) -> State:

@@ -1,4 +1,4 @@
-"""Conditions that are the same along a line of the score matrix, as words with a bit a key, for a warp with a row a thread.
+"""What is the same along a line of the score matrix, for a warp with a row a thread; conditions as words with a bit a key.
 
 `labels[kv] != 0` has a value a key: a lane computes it for one of 32, and a ballot is the word of all rows. `table[q - kv] != 0`
 has one a distance, of which 32 rows and 32 keys have 63: two ballots, which each lane shifts to where its row begins. The
@@ -49,14 +49,22 @@ class WarpRows(Fixed):
 
 
 @dataclass(frozen=True)
-class Ballots(Fixed):
-    """At a stretch of keys. tile: the work item's scope; first: key; made: the ballots so far, by node and place."""
+class Along(Fixed):
+    """Nodes of lines at a stretch of keys. tile: the work item's scope; first: key; made: scopes and ballots so far."""
 
     emitter: Emitter
     tile: Scope
     rows: WarpRows
     first: Int32
     made: dict = field(default_factory=dict)
+
+    def value(self, n: Node, line: Line, number: int):
+        """Of lane i: a column's at key 32 * number + i, a diagonal's at that distance from the least of the warp."""
+        if (line, number) not in self.made:
+            i = cute.arch.lane_idx() + LANES * number
+            at = {"kv": self.first + i} if line is Line.COLUMN else self.rows.position(self.first, i)
+            self.made[line, number] = self.emitter.join(self.tile, **at)
+        return self.made[line, number].value_of(n)
 
     def word(self, n: Node, line: Line, number: int) -> Int32:
         """Of keys 32 * number, ... of the stretch: whether the Boolean node holds."""
@@ -68,18 +76,9 @@ class Ballots(Fixed):
         return shifted(low, self._ballot(n, line, number + 1), last - self.rows.own)
 
     def _ballot(self, n: Node, line: Line, number: int) -> Int32:
-        """Of lane i: a column's condition at key 32 * number + i, a diagonal's at that distance from the least of the warp."""
         if (n, number) not in self.made:
-            scope = self._scope(line, number)
-            self.made[n, number] = Int32(cute.arch.vote_ballot_sync(Boolean(scope.value_of(n))))
+            self.made[n, number] = Int32(cute.arch.vote_ballot_sync(Boolean(self.value(n, line, number))))
         return self.made[n, number]
-
-    def _scope(self, line: Line, number: int) -> Scope:
-        if (line, number) not in self.made:
-            i = cute.arch.lane_idx() + LANES * number
-            at = {"kv": self.first + i} if line is Line.COLUMN else self.rows.position(self.first, i)
-            self.made[line, number] = self.emitter.join(self.tile, **at)
-        return self.made[line, number]
 
 
 def shifted(low: Int32, high: Int32, by: Int32) -> Int32:
