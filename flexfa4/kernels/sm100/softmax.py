@@ -249,8 +249,8 @@ class Softmax(Fixed):
         cute.copy(store, r_s, store.partition_D(part))
 
     def spread(self, row: Row, count: int) -> Spread:
-        """Through the place of this warp's LSE, which is written at the end of a row; values of distances through a quarter of all
-        that the query tile's warps have, factors of other warps among them, which no warp writes before all have read."""
+        """Through the place of this warp's LSE, which is written at the end of a row; values of distances through a quarter of
+        all that the query tile's warps have, factors of other warps among them, which no warp writes before all have read."""
         if row.table is not None and row.table.over_lse:
             return Spread(None, count)
         if any(row.edits.spread):
