@@ -18,6 +18,7 @@ from flexfa4.emit.values import select
 from flexfa4.facts.axes import axes
 from flexfa4.facts.lines import Line, lines
 from flexfa4.ir import DType, Node, Op, topological
+from flexfa4.ir import node as make
 from flexfa4.plan.hoist import element_operations
 
 from .affine import Term
@@ -115,13 +116,13 @@ def _apart(emitter: Emitter, rows: Rows, inner: Node) -> tuple[tuple[Node, Line]
 
 
 def _taken_off(emitter: Emitter, terms: Sequence[Term], rows: Rows, tables: bool) -> Split:
-    """tables: what is the same along lines is taken off too."""
+    """tables: what is added along lines is taken off, of one kind of line; else it stays, within what else is taken off."""
     (n,) = emitter.roots
     if emitter.precise:
         return Split(n, (), ())
     on, index = axes(n), {t.node: k for k, t in enumerate(terms)}
-    walked, of_row, tabled, line = [], [], [], None
-    on_line, shared = rows.lines(n) if tables else {}, rows.shared
+    walked, of_row, tabled, stays, line = [], [], [], [], None
+    on_line, shared = rows.lines(n), rows.shared
     while n.dtype is DType.F32 and n.op in (Op.ADD, Op.SUB):
         left, right = n.args
         sign = -1 if n.op is Op.SUB else 1
@@ -133,12 +134,16 @@ def _taken_off(emitter: Emitter, terms: Sequence[Term], rows: Rows, tables: bool
             walked.append((sign, index[right]))
         elif on[right] <= _ROW and right.dtype is DType.F32:
             of_row.append((sign, right))
+        elif right in on_line and not tables:
+            stays.append((sign, right))
         elif right in on_line and line in (None, on_line[right]):
             line = on_line[right]
             tabled.append((sign, right))
         else:
             break
         n = left
+    for sign, right in reversed(stays):
+        n = make(Op.ADD if sign > 0 else Op.SUB, (n, right), DType.F32)
     factors = []
     while product := _product(n, on, shared):
         n = product[0]
