@@ -66,8 +66,32 @@ class Hooks(Fixed):
         self.pack, self.spread = plan.pack, {}
         if own_rows and self.split:
             self.words["score"] = Words(self.emitters["score"], plan.pack > 1, root=self.split.inner)
-from flexfa4.facts.lines import Line
-from flexfa4.ir import Node, Op, topological
+            self.spread["score"] = self.split.spread
+            self.reads["score"] = self._read_singly(self.reads["score"])
+        if own_rows and self.has("mask") and not (self.split and self.split.line):
+            (root,) = self.emitters["mask"].roots
+            found = rows.apart(root, self.words["mask"].nodes)
+            self.spread["mask"] = tuple((n, line) for n, line in found if line is Line.DIAGONAL)[:MOST_SPREAD]
+        self.units = self._units() if own_rows and self.split and not plan.precise else None
+
+    def _units(self) -> Terms | None:
+        """None too where the graph is no more than the score."""
+        inner, scaled = self.split.inner, self.split.scaled
+        score = scaled[0] if scaled else next((n for n in topological(inner) if n.op is Op.SCORE), None)
+        apart = {self.split.kept, *(n for n, _ in self.split.spread)}
+        affine = {t.node for t in self.terms}
+        return None if inner.op is Op.SCORE else terms_of(inner, score, affine, apart)
+
+    def _read_singly(self, reads: tuple[Read, ...]) -> tuple[Read, ...]:
+        """Of the score graph's reads those that a thread makes for each score: not of words, and of no table or spread."""
+        apart = {self.split.kept, *self.words["score"].nodes, *(n for n, _ in self.split.spread)}
+        seen, stack = set(), [self.split.inner]
+        while stack:
+            n = stack.pop()
+            if n not in seen and n not in apart:
+                seen.add(n)
+                stack.extend(n.args)
+        return tuple(r for r in reads if r.node in seen)
 
     def has(self, kind: str) -> bool:
         return kind in self.emitters

@@ -85,7 +85,8 @@ class Edits(Fixed):
         far = scored and hooks.split.inner.op not in BOUNDED
         spread = bool(hooks.spread.get("score")), bool(hooks.spread.get("mask"))
         columns = 32 if score + mask <= MOST_UNROLLED else 16
-        return Edits(scored, far, hooks.units is not None, score <= MOST_UNROLLED and not spread[0], columns, spread)
+        unrolled = score <= MOST_UNROLLED and not spread[0] and not hooks.reads.get("score")
+        return Edits(scored, far, hooks.units is not None, unrolled, columns, spread)
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,7 @@ class Softmax(Fixed):
             offset = chunk * count
             first = tile_first + offset
             gathered = row.hooks.gathered(first, self.spread(row, count))
+            gathered += row.hooks.slices("score", first, Area((0,), tuple(range(count))))
             if cutlass.const_expr(len(gathered) > 0):
                 # With the loads in common, the compiler would do both, and choose.
                 if all_inside(gathered):
