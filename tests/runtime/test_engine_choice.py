@@ -1,8 +1,11 @@
 """Which kernel a call gets, and the reason where it gets none. No GPU: devices are named, not used."""
 
+import warnings
+
 import pytest
 import torch
 
+from flexfa4 import flex_attention
 from flexfa4.runtime import engine
 
 
@@ -43,3 +46,18 @@ def test_blackwell_takes_the_head_dims_of_the_paper(dims):
 def test_blackwell_says_why_it_does_not_take_a_call(made, scale, reason):
     choice = engine.choose("sm100", *made, scale, [None] * 3)
     assert choice.plan is None and reason in choice.reason
+
+
+def test_what_blackwell_does_not_take_is_announced_once(monkeypatch):
+    """Tensors of the CPU say that they are on a GPU; the registered op runs them, as those that want gradients."""
+    monkeypatch.setattr(engine, "architecture", lambda device: "sm100")
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    engine.announce.cache_clear()
+    for made, reason in ((inputs(64, 64, torch.float32), "not torch.float32"), (inputs(272, 64), "head_dim=272")):
+        made[0].requires_grad_()
+        with pytest.warns(UserWarning, match=f"runs on the tiled engine, which is slower than a kernel: .*{reason}"):
+            flex_attention(*made, enable_gqa=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            flex_attention(*made, enable_gqa=True)
+    engine.announce.cache_clear()
