@@ -205,3 +205,28 @@ def test_long_rows_of_heads_that_share_query_tiles():
     check(q, k, v, mask_mod=lambda b, h, i, j: i >= j + h)
     q, k, v = inputs(1, 50000, heads=6, kv_heads=1, batch=1)
     check(q, k, v)
+
+
+def consumers(q, k, v, mask_mod=None) -> int:
+    """Warpgroups that work on a tile of the call."""
+    mask = None if mask_mod is None else create_block_mask(mask_mod, None, None, q.shape[2], k.shape[2], device=q.device)
+    choice = engine.choose("sm90", q, k, v, 0.1, (None, mask and mask.bound, None))
+    plan = choice.plan
+    if mask is not None:
+        plan, _ = choice.settled(lambda plan: mask.work_spans(plan.q_tile, plan.tiles.kv_tile))
+    return plan.tiles.consumers
+
+
+@pytest.mark.parametrize("dims", [(128, 128), (96, 96), (64, 128)])
+def test_long_rows_take_three_warpgroups(dims):
+    """Masks of thousands of keys a row, grouped heads, rows that fill no tile; and calls without a mask that come out even."""
+    ids = packed([100, 7777, 23])
+    long = inputs(7900, 7900, dims=dims, batch=1)
+    for mask_mod in (mods.causal_mask, lambda b, h, q, kv: (ids[q] == ids[kv]) & (q >= kv), mods.sliding_window(6000)):
+        assert consumers(*long, mask_mod) == 3
+        check(*long, block_mask=create_block_mask(mask_mod, None, None, 7900, 7900, device="cuda"))
+        check(*long, mask_mod=mask_mod)
+    even = inputs(1150, 1333, batch=33, dims=dims)
+    assert consumers(*even) == 3
+    check(*even)
+    check(*even, score_mod=mods.alibi_bias(mods.alibi_slopes(4, device="cuda")))
