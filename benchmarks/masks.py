@@ -191,8 +191,8 @@ def report(rows: list[dict], torch_rows: list[dict], cache_rows: list[dict]) -> 
         times = " | ".join(f"{t[name]:.3f} | {t['compiled_ms'] / t[name]:.0f}" for name in ("median_ms", "known_ms", "kept_ms"))
         lines.append(f"| {t['mask']} | {times} | {t['compiled_ms']:.0f} | {t['eager_ms']:.0f} | {t['over_eager']:.0f} | "
                      f"{'yes' if t['met'] else 'no'} |")
-    lines += ["", "| 131,072 tokens, ms, as found / with the processor's caches emptied before each sample | code never seen | new "
-              "function of known code | kept function |", "|---|--:|--:|--:|"]
+    lines += ["", "| 131,072 tokens, ms, as found / with the processor's caches emptied before each sample | code never seen "
+              "| new function of known code | kept function |", "|---|--:|--:|--:|"]
     for c in cache_rows:
         ways = " | ".join(f"{c[f'{way}_full_ms']:.3f} / {c[f'{way}_empty_ms']:.3f}" for way in ("fresh", "known", "kept"))
         lines.append(f"| {c['mask']} | {ways} |")
