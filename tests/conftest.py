@@ -24,13 +24,17 @@ _importable_from_checkout()
 torch.set_num_threads(min(2, torch.get_num_threads()))
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """What this machine cannot run is skipped by name: GPU tests without a GPU, kernels without the compiler."""
+    """What this machine cannot run is skipped by name: GPU tests without a GPU, kernels without the compiler. Long tests come
+    first, so that no worker is left with one when the others are done."""
+    marks = {item: {mark.name for mark in item.iter_markers()} for item in items}
+    items.sort(key=lambda item: (not marks[item] & {"slow"}, not marks[item] & {"compile", "emulate"}))
     lacking = {}
     if not torch.cuda.is_available():
         lacking["gpu"] = pytest.mark.skip(reason="no CUDA device")
     if importlib.util.find_spec("cutlass") is None:
         lacking["compile"] = pytest.mark.skip(reason="nvidia-cutlass-dsl is not installed")
     for item in items:
-        for marker in lacking.keys() & {mark.name for mark in item.iter_markers()}:
+        for marker in lacking.keys() & marks[item]:
             item.add_marker(lacking[marker])

@@ -47,7 +47,7 @@ class Case:
     """One call. lengths: (q, kv); heads: (query, key). ordered: with a work list in the schedule's order; workers: CTAs, None
     for one a work item. split_over: rows are split over KV for this many workers. pack: what the plan is to say, None for
     anything. by_document: work tiles begin with documents, where the kernel takes such. scheduler: of Blackwell; Hopper's CTAs
-    draw their work in every run but the first."""
+    draw their work, as every call on a GPU does, but for "clc" and a single CTA."""
 
     name: str
     lengths: tuple = (200, 300)
@@ -139,7 +139,7 @@ def run_on(case: Case, tensors: tuple, bounds: list, explained: tuple = ()) -> l
     rows = []
     for seed in range(case.runs):
         completion = COMPLETIONS[seed % 3]
-        drawn = seed > 0 if KERNEL == "sm90" else case.scheduler == "counter"
+        drawn = case.scheduler != "clc" and case.workers != 1 if KERNEL == "sm90" else case.scheduler == "counter"
         counter = torch.zeros(1, dtype=torch.int32) if drawn else None
         items = kernels.work_items(plan, q, k, lists)
         workers = items if case.scheduler == "clc" and KERNEL == "sm100" else case.workers or items
@@ -547,11 +547,27 @@ elif KERNEL == "sm100":
               Case("precise", dtype=torch.float16, score_mod=approximated, out_mod=gated, precise=True)]
 
 
+# Score edits that pairs and turns run as well: what moves the running maximum, and each way of reading positions.
+WITH_CHOICES = {
+    "fp16", "a cap, items in turn", "scores that fall", "scores that rise", "one key far above", "far below", "far above",
+    "far rows", "NaN where hidden", "comparisons as words", "labels and far limits", "bias of the distance",
+    "bias of key and distance", "bias on a grid", "factors and additions of rows", "mod document", "mod sliding_tile_3d",
+}  # fmt: skip
+
+
+def by_graph_alone(case: Case) -> bool:
+    """Whether a case has the pipeline of another one and only other graphs."""
+    plain = case.scheduler == "static" and not (case.split_over or case.pack or case.by_document)
+    return plain and case.score_mod is not None and not case.name.startswith("pairs") or case.name.startswith("mod ")
+
+
 def chosen(words: list[str]) -> list[Case]:
-    """Cases by name, or share "i/n" of all, or all."""
+    """Cases by name, or share "i/n" of all, or all. Pairs and turns emit graphs with the code of the single CTA, which runs each of
+    them: a share of theirs has the pipelines and some edits."""
     if words and "/" in words[0]:
         share, shares = map(int, words[0].split("/"))
-        return CASES[share::shares]
+        cases = [case for case in CASES if not (CHOICES and by_graph_alone(case)) or case.name in WITH_CHOICES]
+        return cases[share::shares]
     return [case for case in CASES if not words or case.name in words]
 
 
