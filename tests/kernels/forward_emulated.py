@@ -562,8 +562,8 @@ def by_graph_alone(case: Case) -> bool:
 
 
 def chosen(words: list[str]) -> list[Case]:
-    """Cases by name, or share "i/n" of all, or all. Pairs and turns emit graphs with the code of the single CTA, which runs each of
-    them: a share of theirs has the pipelines and some edits."""
+    """Cases by name, or share "i/n" of all, or all. Pairs and turns emit graphs with the code of the single CTA, which runs each
+    of them: a share of theirs has the pipelines and some edits."""
     if words and "/" in words[0]:
         share, shares = map(int, words[0].split("/"))
         cases = [case for case in CASES if not (CHOICES and by_graph_alone(case)) or case.name in WITH_CHOICES]

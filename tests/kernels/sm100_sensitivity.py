@@ -1,6 +1,6 @@
 """Deletes synchronisation statements of the Blackwell forward one at a time and looks whether the emulator sees it; run by
-test_sm100_sensitivity.py in a process of its own. Arguments, a kernel each: the words of `Kernel` with spaces between them. Prints
-one JSON object: the rows of each kernel, one a statement."""
+test_sm100_sensitivity.py in a process of its own. Arguments, a kernel each: the words of `Kernel` with spaces between them.
+Prints one JSON object: the rows of each kernel, one a statement."""
 import json
 import sys
 import warnings
@@ -68,8 +68,8 @@ def record(kernel: Kernel, q_len: int, kv_len: int, heads: int, grows: bool):
     tiles = plan.tiles if kernel.ctas == 1 else sm100_pair(*kernel.dims)
     out_of_step = 120 if "turns" in kernel.more else 0
     plan = replace(plan, tiles=replace(tiles, scheduler=kernel.scheduler, out_of_step=out_of_step))
-    spans = create_block_mask(mask, 1, heads, q_len, kv_len).work_spans(plan.q_tile, plan.tiles.kv_tile,
-                                                                              "halves" in kernel.more)
+    blocks = create_block_mask(mask, 1, heads, q_len, kv_len)
+    spans = blocks.work_spans(plan.q_tile, plan.tiles.kv_tile, "halves" in kernel.more)
     with emulator.device("sm_100a", sms=2 * kernel.ctas, completion="immediate") as dev:
         dev.recorded = []
         lists = make_lists(spans, None)

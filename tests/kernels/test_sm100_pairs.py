@@ -1,5 +1,5 @@
-"""Pairs of CTAs in the Blackwell forward, in the emulator against dense float64 attention: every case of the single CTA, and rows
-around the edges of what a pair holds. `forward_emulated.py` lists the cases."""
+"""Pairs of CTAs in the Blackwell forward, in the emulator against dense float64 attention: the cases of the single CTA but for
+those that differ by their graph alone, and rows around the edges of what a pair holds. `forward_emulated.py` lists the cases."""
 import importlib.util
 
 import pytest
