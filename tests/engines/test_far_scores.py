@@ -70,3 +70,33 @@ def test_far_scores_of_a_plain_product():
         grad, = torch.autograd.grad(out, ours[i], d_out, retain_graph=True)
         expected, = torch.autograd.grad(want, theirs[i], d_out.double(), retain_graph=True)
         torch.testing.assert_close(grad.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+TERMS = {"a capture": lambda r, q: r[q], "a function": lambda r, q: torch.exp(r[q]) - 3.0 * r[q],
+         "a product": lambda r, q: r[q] * (0.5 * q) + torch.tensor(2.0)}
+
+
+@pytest.mark.parametrize("term", TERMS.values(), ids=TERMS)
+def test_terms_of_the_row_keep_the_gradient_of_the_lse(term):
+    """They leave the output as it is, and get all of their gradient through the LSE; a row that they hide gets none."""
+    gen = torch.Generator().manual_seed(2)
+    q, k, v, d_out = (torch.randn(1, 2, n, DIM, generator=gen) for n in (ROWS, KEYS, KEYS, ROWS))
+    rows, d_lse = torch.randn(ROWS, generator=gen), torch.randn(1, 2, ROWS, generator=gen)
+    ours = [t.clone().requires_grad_() for t in (q, k, v, rows)]
+    theirs = [t.double().requires_grad_() for t in (q, k, v, rows)]
+
+    def mod(r):
+        return lambda score, b, h, q, kv: score + torch.where(q % 7 == 3, -torch.inf, term(r, q))
+
+    out, lse = flex_attention(*ours[:3], score_mod=mod(ours[3]), return_lse=True)
+    live = torch.arange(ROWS) % 7 != 3
+    at = torch.arange(ROWS)
+    scores = theirs[0] @ theirs[1].mT * DIM**-0.5
+    want, want_lse = scores.softmax(-1) @ theirs[2], scores.logsumexp(-1) + term(theirs[3], at)
+    assert (out[:, :, ~live] == 0).all() and (lse[:, :, ~live] == -torch.inf).all()
+    torch.testing.assert_close(out[:, :, live].double(), want[:, :, live], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(lse[:, :, live].double(), want_lse[:, :, live], rtol=1e-6, atol=1e-5)
+    got = torch.autograd.grad(((out * d_out).sum(-1) + lse * d_lse)[:, :, live].sum(), ours)
+    expected = torch.autograd.grad(((want * d_out).sum(-1) + want_lse * d_lse)[:, :, live].sum(), theirs)
+    for grad, right in zip(got, expected):
+        torch.testing.assert_close(grad.double(), right, rtol=1e-4, atol=1e-4)
