@@ -14,9 +14,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl"),
 ]
-# Seen 67 of 77. The others are of the compiler's making or protect what others do too: fences of products that follow another
+# Seen 66 or 67 of 77; one is not executed by these launches. The others are of the compiler's making or protect what others do too: fences of products that follow another
 # without a register in between, barriers after which nothing conflicts.
-LEAST_SEEN = 65
+LEAST_SEEN = 66
 
 
 @pytest.mark.parametrize("kernel", [("128", "wide")], ids=" ".join)
@@ -28,6 +28,6 @@ def test_deletions_are_seen(kernel):
     assert {"mbarrier wait", "mbarrier arrive", "commit", "wait", "fence", "barrier"} <= {row["kind"] for row in rows}
     unseen = [row for row in rows if row["executed"] and not row["how"]]
     assert len(rows) - len(unseen) >= LEAST_SEEN
-    # One wait finds what its thread knows already.
-    assert sum("mbarrier" in row["kind"] for row in unseen) <= 1
-    assert all(row["why"] for row in unseen), unseen
+    # Two waits of the producer prove what its thread knows already: of the first stages, and of V where K has told.
+    assert [row["kind"] for row in unseen if "mbarrier" in row["kind"]] in ([], *(["mbarrier wait"] * n for n in (1, 2)))
+    assert all("the thread knows" in row["why"] for row in unseen if "mbarrier" in row["kind"]), unseen
