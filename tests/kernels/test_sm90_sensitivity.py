@@ -14,8 +14,8 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl"),
 ]
-# Seen 66 or 67 of 77; one is not executed by these launches. The others are of the compiler's making or protect what others do too: fences of products that follow another
-# without a register in between, barriers after which nothing conflicts.
+# Seen 66 or 67 of 77; one is not executed by these launches. The others are of the compiler's making or protect what others do
+# too: fences of products that follow another without a register in between, barriers after which nothing conflicts.
 LEAST_SEEN = 66
 
 
@@ -28,6 +28,6 @@ def test_deletions_are_seen(kernel):
     assert {"mbarrier wait", "mbarrier arrive", "commit", "wait", "fence", "barrier"} <= {row["kind"] for row in rows}
     unseen = [row for row in rows if row["executed"] and not row["how"]]
     assert len(rows) - len(unseen) >= LEAST_SEEN
-    # Two waits of the producer prove what its thread knows already: of the first stages, and of V where K has told.
+    # Two waits prove what their thread knows already.
     assert [row["kind"] for row in unseen if "mbarrier" in row["kind"]] in ([], *(["mbarrier wait"] * n for n in (1, 2)))
     assert all("the thread knows" in row["why"] for row in unseen if "mbarrier" in row["kind"]), unseen
