@@ -19,7 +19,7 @@ from flexfa4.emit.values import select
 from .arguments import ELEMENT, Signature, Values, fake_list, fake_parts, fake_rows, fake_values
 from .hooks import Hooks
 from .packing import Packing
-from .rounding import natural
+from .rounding import lse_of
 
 WARPS = 4
 
@@ -82,8 +82,7 @@ class Combine:
             inverse = select(empty, Float32(0.0), cute.arch.rcp_approx(total), Float32)
             for i in cutlass.range_constexpr(self.columns):
                 sums[0, i] = sums[0, i] * inverse
-            added = statistics[first, row, 3]
-            whole = natural(base, rest + (cute.math.log2(total, fastmath=True) + added))
+            whole = lse_of((base, rest), total, statistics[first, row, 3])
             whole = select(empty, Float32(-math.inf), whole, Float32)
             hooks = Hooks(self.signature, values).tile(batch, head).rows([q])
             hooks.out(sums, [Int32(lane + 32 * i) for i in range(self.columns)], [whole])

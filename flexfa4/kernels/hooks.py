@@ -157,7 +157,7 @@ class RowHooks(Fixed):
         if self._split is None or not (self._split.walked or self._split.of_row):
             return NOTHING
         rows = self._rows["score"]
-        begin = [in_log2(_sum(row, self._split.of_row)) for row in rows]
+        begin = [in_log2(_sum(row, self._split.of_row)) if self._split.of_row else Float32(0.0) for row in rows]
         if not self._split.walked:
             return Added(begin, None, area.columns)
         first, emitter = self._tiles["score"].inner(kv=first_column), self._emitters["score"]

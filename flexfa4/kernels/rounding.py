@@ -41,11 +41,20 @@ def in_log2(value: Float32) -> Float32:
     return as_finite(value * LOG2_E, value)
 
 
-def beyond_least(top: Float32) -> Float32:
-    """What `in_log2` took from the least float, of which `top` may be made."""
-    return select(top == LEAST, Float32(LEAST * (LOG2_E - 1.0)), Float32(0.0), Float32)
+def cut_off(x: Float32) -> Float32:
+    """What `in_log2` took from the largest or the least float, where it left `x` of it."""
+    return select(cute.math.absf(x) == MOST, x * (LOG2_E - 1.0), Float32(0.0), Float32)
 
 
-def natural(top: Float32, rest: Float32) -> Float32:
-    """The natural logarithm of 2**(top + rest); top is finite."""
-    return as_finite(top * LN_2 + rest * LN_2, rest)
+def natural(top: Float32, rest: Float32, cut: Float32 | float = 0.0) -> Float32:
+    """The natural logarithm of 2**(top + rest + cut); top and cut are finite."""
+    return as_finite(top * LN_2 + cut * LN_2 + rest * LN_2, rest)
+
+
+def lse_of(measured: tuple[Float32, Float32], row_sum: Float32, added: Float32) -> Float32:
+    """The natural-log LSE of a row with this sum of exponentials. measured: (top, rest), the sum that these are measured from, in
+    log2; added: to all scores, by `in_log2`."""
+    top, rest = measured
+    # What is added to an infinity more is NaN.
+    rest = rest + (cute.math.log2(row_sum, fastmath=True) + added) + (added - added)
+    return natural(top, rest, cut_off(added))

@@ -18,7 +18,7 @@ from cutlass import Boolean, Float32
 from flexfa4.emit.values import select
 
 from ..carried import Fixed
-from ..rounding import LN_2, beyond_least, clamped, natural, rest_of
+from ..rounding import LN_2, clamped, cut_off, lse_of, rest_of
 
 # Where a row has seen a key its sum is above it, where not below: a polynomial's 2**-inf is 2**-126.
 LEAST_SUM = 2.0**-64
@@ -70,16 +70,18 @@ class Exponents(Fixed):
         if self.far:
             top = clamped(row_max * self.size)
             return top, clamped(rest_of(row_max, self.size, top))
-        return row_max, beyond_least(row_max) if self.scale is None else Float32(0.0)
+        return row_max, cut_off(row_max) if self.scale is None else Float32(0.0)
 
     def end(self, row_max: Float32, row_sum: Float32, added: Float32 | None) -> tuple[Float32, Float32]:
         """(the last factor for O, LSE) of a row: 0 and -inf where it saw no key. added: to all scores, in log2; None for 0."""
         empty = _is_empty(row_sum, added)
-        (top, rest), factor = self.measured_from(row_max), cute.arch.rcp_approx(row_sum)
-        log2 = cute.math.log2(row_sum, fastmath=True)
+        factor = cute.arch.rcp_approx(row_sum)
         if added is not None:
-            log2, factor = log2 + added, factor + (added - added)
-        lse = natural(top, rest + log2) if self.far or self.scale is None else (top + log2) * LN_2
+            factor = factor + (added - added)
+        if added is None and self.scale is not None and not self.far:
+            lse = (row_max + cute.math.log2(row_sum, fastmath=True)) * LN_2
+        else:
+            lse = lse_of(self.measured_from(row_max), row_sum, Float32(0.0) if added is None else added)
         return select(empty, Float32(0.0), factor, Float32), select(empty, Float32(-math.inf), lse, Float32)
 
     def part(self, row_max: Float32, row_sum: Float32, added: Float32 | None) -> tuple[Float32, Float32, Float32, Float32]:

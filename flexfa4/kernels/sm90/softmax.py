@@ -12,7 +12,7 @@ from flexfa4.emit.values import select
 
 from ..added import Added
 from ..carried import Fixed
-from ..rounding import LEAST, beyond_least, natural, times
+from ..rounding import LEAST, cut_off, natural, times
 
 ROWS = 2
 # The four threads of a quad hold the columns of the same two rows.
@@ -178,13 +178,13 @@ class OnlineSoftmax(Fixed):
             self.tile_sum[i] = total
             empty = total == 0.0
             self.factors[i] = select(empty, Float32(0.0), cute.arch.rcp_approx(total), Float32)
-            lse = natural(self.top[i], beyond_least(self.top[i]) + cute.math.log2(total, fastmath=True))
+            lse = natural(self.top[i], cut_off(self.top[i]) + cute.math.log2(total, fastmath=True))
             self.row_sum[i] = select(empty, Float32(-math.inf), lse, Float32)
 
     def parts(self) -> list[tuple]:
         """After `finish`, what the combine is told of each row: `arguments.Lists`. Nothing is taken off before the exponentials,
         and a top is what it was rounded to."""
-        return [(self.top[i], beyond_least(self.top[i]), self.tile_sum[i], Float32(0.0)) for i in range(ROWS)]
+        return [(self.top[i], cut_off(self.top[i]), self.tile_sum[i], Float32(0.0)) for i in range(ROWS)]
 
 
 def _subtracted(top: Float32) -> Float32:
