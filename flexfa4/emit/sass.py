@@ -160,6 +160,10 @@ def role_path(code: tuple[list[Instruction], dict[str, int]], opcode: str, times
     # Where a query tile may be left out, the shortest way leaves it out.
     for of in (times, times // 2):
         ways = {s: p for s in paths if (p := _path_with(*code, s, opcode, of)) and not count(p, "MUFU")}
+        if of == times:
+            # A loop around one that does half of them is that over work items.
+            ways = {s: p for s, p in ways.items() if not any(
+                t != s and s[0] <= t[0] and t[1] <= s[1] and _path_with(*code, t, opcode, times // 2) for t in paths)}
         if ways:
             inner = min(ways, key=lambda s: len(ways[s]))
             around = [p for s, p in ways.items() if s[0] <= inner[0] and inner[1] <= s[1] and s != inner]

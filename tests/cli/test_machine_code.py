@@ -28,6 +28,27 @@ def numbers(out: str, name: str) -> dict:
     return {(w[0], w[2]): tuple(map(float, w[3:])) for w in found if len(w) == 8 and w[1] == name}
 
 
+def code_of(text: str) -> tuple[list, dict]:
+    """Instructions by name, labels with a colon, `BRA label`s, which may be taken or not."""
+    instructions, labels = [], {}
+    for word in text.split():
+        if word.endswith(":"):
+            labels[f".L_x_{word[:-1]}"] = len(instructions)
+        else:
+            opcode, _, target = word.partition(">")
+            instructions.append(sass.Instruction(opcode, f"`(.L_x_{target})" if target else "", bool(target)))
+    return instructions, labels
+
+
+def test_a_tile_is_told_from_a_work_item():
+    """Products of one query tile in each pass of a loop over both, in a loop over tiles, in one over items, which passes over
+    either where nobody sees the tile: not the item's 13 instructions."""
+    tiles = "1: USHF 2: USHF BRA>3 UTCHMMA UTCHMMA 3: BRA>2 BRA>1"
+    code = code_of(f"0: LDS R2UR BRA>4 UTCHMMA UTCHMMA {tiles} 4: BRA>0 EXIT")
+    path = sass.role_path(code, "UTCHMMA", 4)
+    assert sass.count(path, "UTCHMMA") == 4 and sass.count(path, "LDS") == 0 and len(path) == 12
+
+
 @needs_tools
 @pytest.mark.compile
 @pytest.mark.slow

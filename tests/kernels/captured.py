@@ -63,6 +63,25 @@ def of_row(t):
     return dict(score_mod=lambda s, b, h, q, kv: s * (1.0 + 0.125 * t[h, q]) + 0.25 * t[h, q])
 
 
+def of_two_lines(t):
+    """A distance beside a key, and another distance; of int64, numbers that differ in their upper halves alone."""
+    wide = t * 2**32 if t.dtype is torch.int64 else t
+
+    def score(s, b, h, q, kv):
+        return torch.where(wide[h, q - kv + LENGTH] == wide[h, kv], s * 0.5, s) + 0.25 * t[h, kv - q + LENGTH]
+
+    return dict(score_mod=score)
+
+
+def of_two_masked_lines(t):
+    wide = t * 2**32 if t.dtype is torch.int64 else t
+    return dict(mask_mod=lambda b, h, q, kv: (wide[h, q - kv + LENGTH] == wide[h, kv]) & (kv <= q + 100) | (kv == q))
+
+
+def of_sum(t):
+    return dict(score_mod=lambda s, b, h, q, kv: s + 0.25 * t[h, q + kv])
+
+
 def of_both(t):
     return dict(score_mod=lambda s, b, h, q, kv: torch.where(t[h, (q * 7 + kv * kv) % 450] != 0, s * 0.5, s + 0.25 * t[h, kv]))
 
@@ -79,7 +98,8 @@ def of_masked_distance(t):
     return dict(mask_mod=lambda b, h, q, kv: (t[h, q - kv + LENGTH] != 0) | (kv == q))
 
 
-ROLES = of_key, of_distance, of_distance_in_the_middle, of_grid, of_row, of_both, of_labels, of_masked_key, of_masked_distance
+ROLES = (of_key, of_distance, of_distance_in_the_middle, of_grid, of_row, of_two_lines, of_two_masked_lines, of_both, of_labels,
+         of_masked_key, of_masked_distance, of_sum)  # fmt: skip
 
 
 def numbers(dtype: torch.dtype) -> torch.Tensor:

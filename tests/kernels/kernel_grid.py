@@ -100,7 +100,7 @@ def captures(share: str) -> list[dict]:
     """Score edits are under a causal mask, so that tiles of both kinds run them."""
     i, n = map(int, share.split("/"))
     lengths, rows = (200, 300), []
-    for name, made in [*captured.every(), ("many captures and literals", dict(score_mod=captured.many))][i::n]:
+    for name, made in [("many captures and literals", dict(score_mod=captured.many)), *captured.every()][i::n]:
         made = {"mask_mod": mods.causal_bottom_right(*lengths), **made}
         rows += emulated.run(Case(name, lengths, (captured.HEADS, 2), (64, 64), workers=3, **made))
     return rows

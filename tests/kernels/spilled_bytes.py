@@ -1,5 +1,6 @@
 """Bytes that kernels of the Blackwell forward spill, as a JSON list; run by test_sm100_spills.py in a process of its own.
-Arguments: HEAD_DIM:DTYPE:GRAPHS, the graphs names of the gallery, or "gated" for an output graph, with spaces between."""
+Arguments: HEAD_DIM:DTYPE:GRAPHS, the graphs names of the gallery, "gated" for an output graph, or roles of captured.py, with
+spaces between."""
 import json
 import sys
 import warnings
@@ -9,6 +10,7 @@ from pathlib import Path
 warnings.simplefilter("ignore")
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 KERNELS, sys.argv = sys.argv[1:], sys.argv[:1]  # the DSL parses the options of the process
+import captured  # noqa: E402
 import conftest  # noqa: E402, F401
 import torch  # noqa: E402
 
@@ -31,6 +33,8 @@ def graphs_of(names: list[str]) -> tuple:
     """A graph of each kind: of "causal alibi" the mask of the one and the edit of the other."""
     entries = [e for name in names for e in mods.GALLERY if e.name == name]
     found = {g.kind: g for e in entries for g in gallery_graphs(e)}
+    for role in (r for r in captured.ROLES if r.__name__ in names):
+        found |= {name[:-4]: bind(mod, name[:-4]).graph for name, mod in role(captured.numbers(torch.int32)).items()}
     if "gated" in names:
         found["out"] = bind(gated, "out").graph
     return tuple(found.values())

@@ -54,7 +54,7 @@ def test_random_score_graphs_agree_with_float64():
 
 def test_captures_of_every_type_agree_with_float64():
     """A kind of index, an own way of lying in memory and a type each; the rest is in the benchmark."""
-    rows = rows_of("captures", "0/9")
+    rows = rows_of("captures", "0/11")
     assert len({row["case"] for row in rows}) == 11
     check(rows)
 
