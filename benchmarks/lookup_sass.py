@@ -1,4 +1,4 @@
-"""Instructions a score of mods that look up captures at distances, keys and other affine indices, in the Blackwell forward; no GPU.
+"""Instructions a score of mods that look up captures at distances, keys and other affine indices, on Blackwell; no GPU.
 
     python benchmarks/lookup_sass.py
 
@@ -28,13 +28,15 @@ RESULTS = ROOT / "benchmarks" / "results" / "lookup_sass.md"
 # Instructions of a FULL tile, of a PARTIAL one, and spilled bytes, at revision 133f96a: look-ups but float sums for each score.
 BEFORE = {
     "where(t[h, q - kv] != 0, s, s / 2), int64": (19.16, 20.84, 0), "the same, bool": (19.16, 20.98, 216),
-    "the same, float32": (20.24, 22.14, 232), "mask t[h, q - kv] != 0, int64": (3.89, 22.59, 0), "the same mask, bool": (3.89, 20.22, 0),
+    "the same, float32": (20.24, 22.14, 232), "mask t[h, q - kv] != 0, int64": (3.89, 22.59, 0),
+    "the same mask, bool": (3.89, 20.22, 0),
     "where(t[h, q - kv] == t[h, kv], s, s / 2), int32": (28.20, 31.84, 920), "the same, int64": (28.81, 31.02, 48),
     "s + t[h, q - kv] / 4, int32": (5.76, 7.45, 0), "s * t[h, q - kv], float32": (17.21, 18.84, 16),
     "s * t[h, kv], float32": (14.02, 15.67, 8), "s + t[h, q - kv] + t[h, kv], float32": (15.95, 17.67, 0),
     "s * t[h, kv] + t[h, kv - q], float32": (15.70, 17.03, 40), "s * t[h, q - kv] + t[h, kv - q], float32": (18.47, 20.12, 48),
     "s + t[h, q + kv], float32": (11.32, 12.00, 0), "8 heads a tile: s + t[h, q - kv], float32": (16.62, 18.29, 0),
-    "8 heads a tile: s * t[h, q - kv], float32": (17.83, 19.20, 128), "4 heads a tile: s * t[h, q - kv] + t[h, kv - q], float32": (26.59, 28.05, 0),
+    "8 heads a tile: s * t[h, q - kv], float32": (17.83, 19.20, 128),
+    "4 heads a tile: s * t[h, q - kv] + t[h, kv - q], float32": (26.59, 28.05, 0),
 }  # fmt: skip
 FAR = 460
 
@@ -84,7 +86,8 @@ def measured(score, mask, pack: int) -> tuple[float, float, int]:
 
 
 def table() -> str:
-    lines = ["| mod | FULL tile, before | now | PARTIAL tile, before | now | spilled bytes, before | now |", "|---|--:|--:|--:|--:|--:|--:|"]
+    lines = ["| mod | FULL tile, before | now | PARTIAL tile, before | now | spilled bytes, before | now |",
+             "|---|--:|--:|--:|--:|--:|--:|"]
     for (name, before), made in zip(BEFORE.items(), mods(), strict=True):
         pairs = zip(before, measured(*made))
         cells = [f"{x:.2f} | {y:.2f}" if isinstance(y, float) else f"{x} | {y}" for x, y in pairs]
