@@ -76,7 +76,7 @@ def cases() -> list[Case]:
     ]
     found = [Case(_name(s, mod), *s, mod) for s in shapes for mod in ("plain", "causal")]
     long = (2, 16, 16, 16384, 128, 128)
-    mods = ("window1024", "document", "prefix2048", "alibi_causal", "softcap_causal", "relbias_causal")
+    mods = ("window1024", "window128", "document", "prefix2048", "alibi_causal", "softcap_causal", "relbias_causal")
     found += [Case(_name(long, mod), *long, mod) for mod in mods]
     grouped = (2, 32, 4, 16384, 128, 128)
     found += [Case(_name(grouped, "window1024"), *grouped, "window1024")]
