@@ -23,7 +23,7 @@ from .cells import Cells
 from .label_runs import row_of, runs_along, sides_of
 from .rectangles import Labels, bits_of, both, earlier, holding, in_order, later, met, places_in, runs_of, within, without
 from .sides import Axis, Position, RunNumbers, Side
-from .spans import Kind, Spans, Tiling, run_type, runs_in_order, runs_of_segments
+from .spans import Kind, Spans, Tiling, joined, run_type, runs_in_order, runs_of_segments
 
 # Undecided tiles, and changes of a term along the columns, beyond which looking at every tile is as good.
 _MOST_OPEN = 1 << 17
@@ -41,15 +41,13 @@ def band_spans(analysis: Analysis, tiling: Tiling, transposed: bool, settle: Cal
 
     settle(cells): kinds, uint8 [n], of Cells that stay open. work: the Work of this build.
     """
-    terms = terms_of(analysis.bound.graph)
-    if terms is None:
-        return None
-    sampled = work.sampled
-    try:
-        found = [_Mask(analysis, terms, tiling, transposed, b, h, settle, work).runs()
-                 for b in range(tiling.Bm) for h in range(tiling.Hm)]
-    except Unfit:
-        work.sampled = sampled
+    same = tiling.kv_len == tiling.q_len and tiling.kv_tile == tiling.q_tile
+    axes = []
+    for _ in range(tiling.Bm * tiling.Hm):
+        q = Axis(Op.Q, tiling.q_len, tiling.q_tile)
+        axes.append((q, q.like(Op.KV) if same else Axis(Op.KV, tiling.kv_len, tiling.kv_tile)))
+    found = band_runs(analysis, axes, tiling.Hm, transposed, settle, work)
+    if found is None:
         return None
     pointer, runs = found[0]
     for more_pointer, more in found[1:]:
@@ -57,16 +55,29 @@ def band_spans(analysis: Analysis, tiling: Tiling, transposed: bool, settle: Cal
     return tiling.spans(pointer, runs if len(found) == 1 else np.concatenate([r for _, r in found]), transposed)
 
 
+def band_runs(analysis: Analysis, axes: Sequence[tuple[Axis, Axis]], heads: int, transposed: bool, settle: Callable,
+              work) -> list[tuple[np.ndarray, np.ndarray]] | None:
+    """(row_ptr int32 [rows + 1], runs [n, 3]), as in Spans, of each batch and head; None, settle and work as above. axes: (the
+    queries', the keys') of each, those of `heads` heads a batch."""
+    terms = terms_of(analysis.bound.graph)
+    if terms is None:
+        return None
+    sampled = work.sampled
+    try:
+        return [_Mask(analysis, terms, *pair, transposed, *divmod(row, heads), settle, work).runs()
+                for row, pair in enumerate(axes)]
+    except Unfit:
+        work.sampled = sampled
+        return None
+
+
 class _Mask:
     """The mask of one batch and head."""
 
-    def __init__(self, analysis: Analysis, terms: Terms, tiling: Tiling, transposed: bool, b: int, h: int, settle: Callable,
+    def __init__(self, analysis: Analysis, terms: Terms, q: Axis, kv: Axis, transposed: bool, b: int, h: int, settle: Callable,
                  work):
-        self.analysis, self.terms, self.tiling, self.transposed = analysis, terms, tiling, transposed
+        self.analysis, self.terms, self.transposed = analysis, terms, transposed
         self.b, self.h, self.settle, self.work = b, h, settle, work
-        q = Axis(Op.Q, tiling.q_len, tiling.q_tile)
-        same = tiling.kv_len == tiling.q_len and tiling.kv_tile == tiling.q_tile
-        kv = q.like(Op.KV) if same else Axis(Op.KV, tiling.kv_len, tiling.kv_tile)
         self.q, self.kv = q, kv
         self.rows, self.columns = (kv, q) if transposed else (q, kv)
         self._named: dict[tuple, RunNumbers | Labels] = {}
@@ -139,7 +150,7 @@ class _Mask:
         """The names of labels, which rise, over the tiles of an axis."""
         index = load.args[table.pair.dim]
         if index.op is axis.op and len(load.args) == 1 and table.numbered and axis.length <= table.runs.size:
-            key = table, axis.tile, axis.length
+            key = table, id(axis.first), axis.length
             if key not in self._named:
                 self._named[key] = RunNumbers(axis, table.runs.bounds)
             return self._named[key]
@@ -166,7 +177,7 @@ class _Mask:
         return tuple(self._labels_in_order(axis, table, row, side) for axis, side in zip((self.q, self.kv), sides))
 
     def _labels_in_order(self, axis: Axis, table: LabelTable, row: int, side: tuple[int, int]) -> Labels:
-        key = table, axis.tile, axis.length, side
+        key = table, id(axis.first), axis.length, side
         if key not in self._named:
             found = runs_along(table, row, side, axis.length)
             if found is None:
@@ -380,7 +391,7 @@ class _Mask:
 
     def _true_on_diagonal(self) -> bool:
         """Whether tiles on the diagonal are squares of equal positions, at which all terms hold."""
-        if self.rows.tile != self.columns.tile:
+        if self.rows.tile != self.columns.tile or not (self.rows.on_grid or self.rows.first is self.columns.first):
             return False
         for term, (q, kv) in zip(self.terms.terms, self._sides):
             if isinstance(q, Position) and isinstance(kv, Position):
@@ -516,8 +527,4 @@ def _inside(row: np.ndarray, column: np.ndarray, begin, end) -> np.ndarray:
 def _merged(row, begin, end, kind) -> tuple:
     """(row, begin, end, kind) of segments in order, neighbours of one kind joined and kind 0 dropped."""
     some = np.flatnonzero(kind)
-    row, begin, end, kind = row[some], begin[some], end[some], kind[some]
-    joined = (row[1:] == row[:-1]) & (begin[1:] == end[:-1]) & (kind[1:] == kind[:-1])
-    first, last = np.ones(row.size, bool), np.ones(row.size, bool)
-    first[1:], last[:-1] = ~joined, ~joined
-    return row[first], begin[first], end[last], kind[first]
+    return joined(row[some], begin[some], end[some], kind[some])

@@ -35,15 +35,11 @@ class Labels(Side):
 
     def touched(self) -> tuple[np.ndarray, np.ndarray]:
         """(first, one past the last) of the tiles with a position of each run."""
-        tile = self.axis.tile
-        return self.begins // tile, (self.ends + (tile - 1)) // tile
+        return self.axis.ended(self.begins), self.axis.begun(self.ends)
 
     def covered(self) -> tuple[np.ndarray, np.ndarray]:
         """As `touched`, the tiles of which a run holds all positions; end < first where there are none."""
-        tile = self.axis.tile
-        ends = self.ends // tile
-        ends[-1] = self.axis.count
-        return (self.begins + (tile - 1)) // tile, ends
+        return self.axis.begun(self.begins), self.axis.ended(self.ends)
 
 
 def both(a: tuple[Labels, Labels], b: tuple[Labels, Labels]) -> tuple[Labels, Labels]:

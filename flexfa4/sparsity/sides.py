@@ -18,13 +18,18 @@ _LARGE = 1 << 61
 
 class Axis:
     """The `count` tiles along the queries or the keys, `first` and `last` position of each, int64 [n]; and what is known of nodes
-    there, as intervals [3, n]: over the tile, at its first and at its last position."""
+    there, as intervals [3, n]: over the tile, at its first and at its last position.
 
-    def __init__(self, op: Op, length: int, tile: int):
-        self.op, self.tile, self.length = op, tile, length
-        self.first = np.arange(0, length, tile)
-        self.last = self.first + (tile - 1)
-        self.last[-1] = length - 1
+    tiles: (first, last) of tiles that ascend and are disjoint, one at least, where they are not those of the grid (`on_grid`)."""
+
+    def __init__(self, op: Op, length: int, tile: int, tiles: tuple[np.ndarray, np.ndarray] | None = None):
+        self.op, self.tile, self.length, self.on_grid = op, tile, length, tiles is None
+        if tiles is None:
+            self.first = np.arange(0, length, tile)
+            self.last = self.first + (tile - 1)
+            self.last[-1] = length - 1
+        else:
+            self.first, self.last = tiles
         self.count = self.first.size
         self.known: dict[Node, Interval] = {}
 
@@ -41,6 +46,20 @@ class Axis:
     @cached_property
     def stacked(self) -> tuple[np.ndarray, np.ndarray]:
         return np.array((self.first, self.first, self.last)), np.array((self.last, self.first, self.last))
+
+    def begun(self, v: np.ndarray) -> np.ndarray:
+        """How many tiles begin before positions v, int64 [m], from 0 to any number past the end."""
+        if not self.on_grid:
+            return self.first.searchsorted(v)
+        return np.minimum((v + (self.tile - 1)) // self.tile, self.count)
+
+    def ended(self, v: np.ndarray) -> np.ndarray:
+        """How many tiles have their last position before positions v, as in `begun`, ascending."""
+        if not self.on_grid:
+            return self.last.searchsorted(v)
+        found = v // self.tile
+        found[v.searchsorted(self.length):] = self.count
+        return found
 
 
 class Side:
@@ -123,7 +142,7 @@ class Position(Side):
 
     def _exact(self, v: np.ndarray, bounds: tuple[int, int] | None) -> bool:
         """Whether division is as good as bisection: nothing wraps around."""
-        return bounds is not None and -_LARGE < bounds[0] and bounds[1] < _LARGE and -_LARGE < self.added < _LARGE \
+        return self.axis.on_grid and bounds is not None and -_LARGE < bounds[0] and bounds[1] < _LARGE and -_LARGE < self.added < _LARGE \
             and v.dtype == np.int64
 
     def _tiles(self, v: np.ndarray, more: int, bounds: tuple[int, int]) -> np.ndarray:
@@ -144,12 +163,7 @@ class RunNumbers(Side):
     dense = True
 
     def __init__(self, axis: Axis, starts: np.ndarray):
-        count, tile, length = axis.count, axis.tile, axis.length
-        self._low, self._high = (starts + (tile - 1)) // tile, starts // tile
-        if starts[-1] > length:
-            np.minimum(self._low, count, out=self._low)
-        if starts[-1] > length or length % tile:
-            self._high[starts.searchsorted(length):] = count
+        self._low, self._high = axis.begun(starts), axis.ended(starts)
         number = np.arange(starts.size - 1)
         self.lo = number.repeat(self._low[1:] - self._low[:-1])
         # The last run whose first tile with it as the greatest is this one.

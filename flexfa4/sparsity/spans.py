@@ -215,12 +215,17 @@ def runs_of_segments(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kind: 
     else:
         order = np.lexsort((begin, row))
         row, begin, end, kind = row[order], begin[order], end[order], kind[order]
-    if row.size:
-        joined = (row[1:] == row[:-1]) & (begin[1:] == end[:-1]) & (kind[1:] == kind[:-1])
-        first = np.concatenate([[True], ~joined])
-        last = np.concatenate([~joined, [True]])
-        row, begin, end, kind = row[first], begin[first], end[last], kind[first]
-    return runs_in_order(row, begin, end, kind, rows, columns)
+    return runs_in_order(*joined(row, begin, end, kind), rows, columns)
+
+
+def joined(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kind: np.ndarray) -> tuple[np.ndarray, ...]:
+    """(row, begin, end, kind) of disjoint segments in order, neighbours of one kind made one."""
+    apart = (row[1:] != row[:-1]) | (begin[1:] != end[:-1]) | (kind[1:] != kind[:-1])
+    if apart.all():
+        return row, begin, end, kind
+    first, last = np.ones(row.size, bool), np.ones(row.size, bool)
+    first[1:], last[:-1] = apart, apart
+    return row[first], begin[first], end[last], kind[first]
 
 
 def runs_in_order(row: np.ndarray, begin: np.ndarray, end: np.ndarray, kind: np.ndarray, rows: int,

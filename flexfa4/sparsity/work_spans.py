@@ -15,11 +15,10 @@ from flexfa4.ir.bound import BoundGraph
 from .cells import Cells
 from .documents import Blocks, blocks_of
 from .halves import of_halves, paired
+from .placed import INSIDE, placed_runs
 from .refine import Refiner
 from .spans import Kind, Tiling, runs_of_segments
 
-# A kind of run beside `Kind`'s: PARTIAL, and every label test of the mask holds in the whole tile.
-INSIDE = 3
 # An undecided square is cut into this many parts along each axis; squares of the coarsest grid along a side, at most.
 _FAN = 4
 _COARSEST = 32
@@ -140,10 +139,8 @@ class _Builder:
         masks = t.Bm * t.Hm
         self.first, most = _first_rows(blocks, q_tiles, masks)
         self.size = q_tiles, kv_tiles
-        self._refine()
-        columns = zip(*self.parts) if self.parts else [()] * 4
-        row, begin, end, kind = (np.concatenate([np.zeros(0, np.int64), *x]) for x in columns)
-        row_ptr, runs = runs_of_segments(row, begin, end, kind, masks * most, int(kv_tiles.max(initial=0)))
+        found = placed_runs(self.refiner, blocks, t, most)
+        row_ptr, runs = self._refined(masks * most) if found is None else found
         tiles = self._tiles(masks * most)
         by_document = len(blocks) > masks or bool((blocks.q0 > 0).any())
         arrays = (torch.from_numpy(x) for x in (row_ptr, runs.astype(np.int32), tiles))
@@ -158,6 +155,13 @@ class _Builder:
         tiles[self.first[block] + line] = np.stack(
             [q0, np.minimum(q0 + self.tiling.q_tile, blocks.q1[block]), blocks.k0[block], blocks.k1[block]], axis=1)
         return tiles
+
+    def _refined(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
+        """(row_ptr, runs), as in WorkSpans."""
+        self._refine()
+        columns = zip(*self.parts) if self.parts else [()] * 4
+        row, begin, end, kind = (np.concatenate([np.zeros(0, np.int64), *x]) for x in columns)
+        return runs_of_segments(row, begin, end, kind, rows, int(self.size[1].max(initial=0)))
 
     def _refine(self) -> None:
         q_tiles, kv_tiles = self.size

@@ -1,0 +1,163 @@
+"""Runs of the tiles of blocks, straight from intervals and rectangles: the blocks' tiles, one block after another, are tiles of an
+axis like those of a grid. Beside their kind, which of them lie inside one label.
+"""
+from __future__ import annotations
+
+import numpy as np
+
+from flexfa4.facts.documents import label_tests
+from flexfa4.ir import Op
+
+from .bands import band_runs
+from .documents import Blocks
+from .label_runs import row_of, runs_along, sides_of
+from .refine import Refiner
+from .sides import Axis
+from .spans import Kind, Tiling, joined
+
+# A kind of run beside `Kind`'s: PARTIAL, and every label test of the mask holds in the whole tile.
+INSIDE = 3
+
+
+def placed_runs(refiner: Refiner, blocks: Blocks, tiling: Tiling, most: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """(row_ptr, runs int64 [n, 3]), as in WorkSpans of `most` rows a mask; None where the mask has other terms than `band_runs`
+    takes, or another way is as good."""
+    masks = [_Tiles(blocks, row, tiling) for row in range(tiling.Bm * tiling.Hm)]
+    if not all(mask.columns.size for mask in masks):
+        return None
+    axes = [mask.axes(tiling) for mask in masks]
+    inside = [_tests(refiner, *divmod(row, tiling.Hm), *pair) for row, pair in enumerate(axes)]
+    if None in inside:
+        return None
+    found = band_runs(refiner.analysis, axes, tiling.Hm, False, lambda cells: refiner.settler.kinds(cells, False), refiner.work)
+    if found is None:
+        return None
+    count, parts = [np.zeros(1, np.int64)], []
+    for mask, tests, spans in zip(masks, inside, found):
+        row, *run = mask.runs(tests, *spans)
+        count.append(np.bincount(row, minlength=most))
+        parts.append(np.stack(run, axis=1))
+    return np.concatenate(count).cumsum().astype(np.int32), np.concatenate(parts)
+
+
+class _Tiles:
+    """The tiles of the blocks of one mask. low, high: of each row, the first and one past the last column of its block, where
+    columns are the key tiles of all blocks; ragged: whether the last one has keys past the block's. int64 and bool [rows]."""
+
+    def __init__(self, blocks: Blocks, row: int, tiling: Tiling):
+        own = slice(*blocks.row.searchsorted((row, row + 1)).tolist())
+        self.queries, self.keys = (blocks.q0[own], blocks.q1[own]), (blocks.k0[own], blocks.k1[own])
+        self.count, columns = (x[own] for x in blocks.tiles(tiling))
+        self.columns = np.arange(columns.size).repeat(columns)
+        end = columns.cumsum()
+        self.low, self.high = (end - columns).repeat(self.count), end.repeat(self.count)
+        self.ragged = ((self.keys[1] - self.keys[0]) % tiling.kv_tile != 0).repeat(self.count)
+        self.first_column = end - columns
+
+    def axes(self, tiling: Tiling) -> tuple[Axis, Axis]:
+        """(the queries', the keys'); the same tiles where both are cut alike."""
+        if self.count.size == 1 and not self.keys[0][0] and self.keys[1][0] == tiling.kv_len:
+            q = Axis(Op.Q, tiling.q_len, tiling.q_tile)
+            same = tiling.q_len == tiling.kv_len and tiling.q_tile == tiling.kv_tile
+            return q, q.like(Op.KV) if same else Axis(Op.KV, tiling.kv_len, tiling.kv_tile)
+        block = np.arange(self.count.size).repeat(self.count)
+        line = np.arange(block.size) - (self.count.cumsum() - self.count).repeat(self.count)
+        q = Axis(Op.Q, tiling.q_len, tiling.q_tile, _ends(*self.queries, tiling.q_tile, block, line))
+        same = tiling.q_len == tiling.kv_len and tiling.q_tile == tiling.kv_tile
+        if same and all(np.array_equal(*x) for x in zip(self.queries, self.keys)):
+            return q, q.like(Op.KV)
+        line = np.arange(self.columns.size) - self.first_column.take(self.columns)
+        return q, Axis(Op.KV, tiling.kv_len, tiling.kv_tile, _ends(*self.keys, tiling.kv_tile, self.columns, line))
+
+    def runs(self, tests: list["_Inside"], pointer: np.ndarray, runs: np.ndarray) -> tuple:
+        """(row, begin, end, kind) of maximal runs in order, columns counted from the block's first; from runs over all columns
+        without INSIDE."""
+        row = np.arange(pointer.size - 1).repeat(np.diff(pointer))
+        begin, end, kind = np.array(runs.T, np.int64)
+        low, high = self.low.take(row), self.high.take(row)
+        if self.count.size > 1:
+            # Past its budget a build leaves tiles PARTIAL, be they those of other blocks.
+            begin, end = np.maximum(begin, low), np.minimum(end, high)
+        found = row, begin, end, kind
+        ragged = (kind == Kind.FULL) & (end == high) & self.ragged.take(row)
+        if ragged.any():
+            found = _tails(found, ragged)
+        row, begin, end, kind = _marked(found, tests)
+        there = (begin < end).nonzero()[0]
+        row, begin, end, kind = joined(*(x.take(there) for x in (row, begin, end, kind)))
+        low = self.low.take(row)
+        return row, begin - low, end - low, kind
+
+
+def _ends(begin: np.ndarray, end: np.ndarray, tile: int, block: np.ndarray, line: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(first, last) position of the tiles `line` of blocks."""
+    first = begin.take(block) + line * tile
+    return first, np.minimum(first + tile, end.take(block)) - 1
+
+
+def _tails(segments: tuple, cut: np.ndarray) -> tuple:
+    """Segments of which those `cut` give their last tile to one of kind INSIDE. To a kernel a FULL tile that reaches past its
+    block's last key is not to be taken whole."""
+    count = 1 + cut
+    row, begin, end, kind = (x.repeat(count) for x in segments)
+    tail = (count.cumsum() - 1)[cut]
+    begin[tail], kind[tail] = end[tail] - 1, INSIDE
+    end[tail - 1] -= 1
+    return row, begin, end, kind
+
+
+class _Inside:
+    """Where one label test holds in whole tiles: those of one label each, the same for the queries as for the keys. Of the tiles
+    of an axis, values: [n], the label of the first position; one: bool [n], whether it is that of all."""
+
+    def __init__(self, sides: list[tuple[np.ndarray, np.ndarray]]):
+        (self.values, self.one), (self.key_values, self.key_one) = sides
+
+    def changes(self) -> np.ndarray:
+        """Bool [columns - 1]: whether a column may hold in other rows than the one before it."""
+        return (self.key_values[1:] != self.key_values[:-1]) | (self.key_one[1:] != self.key_one[:-1])
+
+    def at(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+        return self.one.take(row) & self.key_one.take(column) & (self.values.take(row) == self.key_values.take(column))
+
+
+def _tests(refiner: Refiner, b: int, h: int, q: Axis, kv: Axis) -> list[_Inside] | None:
+    """The label tests of one mask; None where what they read is not known by runs."""
+    found = []
+    for pair in label_tests(refiner.bound.graph).values():
+        table = refiner.analysis.tables.labels(pair)
+        row = None if table is None else row_of(refiner.bound, table, b, h)
+        sides = None if row is None else sides_of(refiner.bound, table)
+        runs = [] if sides is None else [runs_along(table, row, *x) for x in zip(sides, (q.length, kv.length))]
+        if not runs or None in runs:
+            return None
+        ends = []
+        for (begins, first, last), axis in zip(runs, (q, kv)):
+            at = begins.searchsorted(axis.first, "right") - 1
+            ends.append((table.runs.values[first:last].take(at), at == begins.searchsorted(axis.last, "right") - 1))
+        found.append(_Inside(ends))
+    return found
+
+
+def _marked(segments: tuple, tests: list[_Inside]) -> tuple:
+    """Segments of which the PARTIAL ones are cut where the tests change along the columns; INSIDE where all of them hold."""
+    row, begin, end, kind = segments
+    change = tests[0].changes()
+    for test in tests[1:]:
+        change |= test.changes()
+    starts = np.concatenate([[0], change.nonzero()[0] + 1, [change.size + 1]])
+    partial = (kind == Kind.PARTIAL) & (begin < end)
+    piece = starts.searchsorted(begin, "right") - 1
+    count = np.where(partial, starts.searchsorted(end) - piece, 1)
+    if (count > 1).any():
+        place = np.arange(int(count.sum())) - (count.cumsum() - count).repeat(count)
+        row, begin, end, kind, piece, partial = (x.repeat(count) for x in (row, begin, end, kind, piece, partial))
+        piece += place
+        begin = np.where(partial, np.maximum(begin, starts.take(piece, mode="clip")), begin)
+        end = np.where(partial, np.minimum(end, starts.take(piece + 1, mode="clip")), end)
+    at = partial.nonzero()[0]
+    holds = np.ones(at.size, bool)
+    for test in tests:
+        holds &= test.at(row.take(at), begin.take(at))
+    kind[at[holds]] = INSIDE
+    return row, begin, end, kind
