@@ -149,7 +149,7 @@ class _Mask:
     def _labels(self, axis: Axis, table: LabelTable, load: Node) -> Side:
         """The names of labels, which rise, over the tiles of an axis."""
         index = load.args[table.pair.dim]
-        if index.op is axis.op and len(load.args) == 1 and table.numbered and axis.length <= table.runs.size:
+        if index.op is axis.op and len(load.args) == len(table.sizes) == 1 and table.numbered and axis.length <= table.runs.size:
             key = table, id(axis.first), axis.length
             if key not in self._named:
                 self._named[key] = RunNumbers(axis, table.runs.bounds)

@@ -65,10 +65,12 @@ def _documents(bound: BoundGraph, table: LabelTable, sides, tiling: Tiling, b: i
         return None
     q_begin, q_end, q_name = queries
     k_begin, k_end, k_name = keys
-    order = np.argsort(k_name, kind="stable")
-    ranked = k_name[order]
+    ranked = np.sort(k_name)
     if (ranked[1:] == ranked[:-1]).any():
         return None
+    if sides[0] == sides[1] and tiling.q_len == tiling.kv_len:
+        return np.stack([q_begin, q_end, q_begin, q_end])
+    order = np.argsort(k_name)
     at = np.minimum(np.searchsorted(ranked, q_name), ranked.size - 1)
     there, match = ranked[at] == q_name, order[at]
     # A query document without keys takes no room between its neighbours.
@@ -80,12 +82,12 @@ def _documents(bound: BoundGraph, table: LabelTable, sides, tiling: Tiling, b: i
 
 
 def _runs(table: LabelTable, row: int, side: tuple[int, int], length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """(begin, end, name) of the runs of labels along one axis; None where it reads past its table."""
+    """(begin, end, label) of the runs of labels along one axis; None where it reads past its table."""
     found = runs_along(table, row, side, length)
     if found is None:
         return None
     begins, first, last = found
-    return begins, np.append(begins[1:], length), table.names[first:last].astype(np.int64)
+    return begins, np.append(begins[1:], length), table.runs.values[first:last]
 
 
 def _worthwhile(documents: np.ndarray, whole: np.ndarray, tiling: Tiling) -> np.ndarray:

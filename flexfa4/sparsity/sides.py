@@ -142,8 +142,8 @@ class Position(Side):
 
     def _exact(self, v: np.ndarray, bounds: tuple[int, int] | None) -> bool:
         """Whether division is as good as bisection: nothing wraps around."""
-        return self.axis.on_grid and bounds is not None and -_LARGE < bounds[0] and bounds[1] < _LARGE and -_LARGE < self.added < _LARGE \
-            and v.dtype == np.int64
+        return self.axis.on_grid and bounds is not None and -_LARGE < bounds[0] and bounds[1] < _LARGE \
+            and -_LARGE < self.added < _LARGE and v.dtype == np.int64
 
     def _tiles(self, v: np.ndarray, more: int, bounds: tuple[int, int]) -> np.ndarray:
         """The tile of position v + more, 0 before the first, and n after the last but for positions in a ragged last tile."""

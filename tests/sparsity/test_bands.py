@@ -106,6 +106,13 @@ def _limits(n, x):
     return lambda b, h, q, kv: kv <= ends[q]
 
 
+def test_tables_without_a_label_in_common():
+    """All runs of both tables are labels of their own: not those of one table, whose runs are numbered along queries and keys."""
+    queries, keys = torch.arange(4).repeat_interleave(20), torch.arange(4, 8).repeat_interleave(20)
+    mask = create_block_mask(lambda b, h, q, kv: queries[q] == keys[kv], 1, 1, 80, 80)
+    assert not mask.spans(16, 16).states().any()
+
+
 def _times(n, x):
     """Floats of any type in some order, with repeats and infinities, compared in one of the four ways."""
     draw = torch.Generator().manual_seed(x)

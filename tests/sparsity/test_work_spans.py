@@ -3,9 +3,11 @@ import numpy as np
 import pytest
 import torch
 from dense import dense as dense_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flexfa4 import mods
-from flexfa4.sparsity import block_mask_from_tiles, create_block_mask
+from flexfa4.sparsity import block_mask_from_tiles, create_block_mask, work_spans
 from flexfa4.sparsity.spans import Kind
 from flexfa4.sparsity.work_spans import INSIDE
 
@@ -151,3 +153,45 @@ def test_short_documents_share_work_tiles():
 def test_masks_without_labels_stay_on_the_grid():
     mask = create_block_mask(mods.causal_mask, 1, 1, 300, 300)
     assert mask.work_spans(Q_TILE, KV_TILE) is mask.kept_spans(Q_TILE, KV_TILE, device="cpu")
+
+
+# Beside an equality of labels: what bands and rectangles take, and ("every third key", "by parity") what is refined.
+OTHERS = {
+    "alone": lambda x, n: lambda b, h, q, kv: kv >= 0,
+    "causal": lambda x, n: causal,
+    "window": lambda x, n: lambda b, h, q, kv: (q >= kv) & (q - kv < 1 + x % 70),
+    "ahead": lambda x, n: lambda b, h, q, kv: kv - q <= x % 50 - 20,
+    "first keys": lambda x, n: lambda b, h, q, kv: kv < x % n,
+    "a batch each": lambda x, n: lambda b, h, q, kv: q - kv >= x % 60 * b,
+    "or near": lambda x, n: lambda b, h, q, kv: (q >= kv) | ((q - kv).abs() < x % 30),
+    "every third key": lambda x, n: lambda b, h, q, kv: (q >= kv) & (kv % 3 != x % 3),
+    "by parity": lambda x, n: lambda b, h, q, kv: (q + kv) % 2 == x % 2,
+}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.sampled_from(sorted(OTHERS)), st.integers(40, 300),
+       st.sampled_from([(16, 16), (32, 16), (48, 20), (16, 64)]), st.sampled_from(["coming back", "rising", "two captures"]))
+def test_any_labels_and_tiles(data, name, n, tiles, how):
+    sizes = st.lists(st.sampled_from([1, 3, 17, 40, 64, 16, 90]), min_size=8, max_size=20)
+
+    def drawn():
+        lengths = data.draw(sizes)
+        names = torch.arange(len(lengths)) if how == "rising" else torch.tensor([data.draw(st.integers(0, 4)) for _ in lengths])
+        return torch.nn.functional.pad(torch.repeat_interleave(names, torch.tensor(lengths)), (0, n), value=7)[:n].int()
+
+    doc = drawn()
+    other = drawn() if how == "two captures" else doc
+    more, B = OTHERS[name](data.draw(st.integers(0, 1000)), n), 2 if name == "a batch each" else 1
+    mask_mod = document(doc, other, more)
+    spans = create_block_mask(mask_mod, B, 1, n, n).work_spans(*tiles)
+    check(spans, dense(mask_mod, B, 1, n, n), dense(document(doc, other), B, 1, n, n))
+
+
+def test_labels_that_come_back_take_no_look_at_pairs_of_tiles(monkeypatch):
+    monkeypatch.setattr(work_spans._Builder, "_level", lambda *_: pytest.fail("refined"))
+    doc = torch.randint(0, 30, (120,), generator=torch.Generator().manual_seed(0)).repeat_interleave(40)
+    mask_mod = document(doc, more=causal)
+    for tiles in ((64, 64), (96, 40)):
+        spans = create_block_mask(mask_mod, 1, 1, len(doc), len(doc)).work_spans(*tiles)
+        check(spans, dense(mask_mod, 1, 1, len(doc), len(doc)), dense(document(doc), 1, 1, len(doc), len(doc)))
