@@ -1,6 +1,6 @@
 """Runs of the tiles of blocks, straight from intervals and rectangles.
 
-The blocks' tiles, one block after another, are tiles of an axis like those of a grid. Beside their kind: which lie inside one label.
+The tiles of all blocks, one after another, are tiles of an axis like those of a grid. Beside their kind: which lie inside a label.
 """
 from __future__ import annotations
 
