@@ -1,6 +1,6 @@
 """Runs of the tiles of blocks, straight from intervals and rectangles.
 
-The tiles of all blocks, one after another, are tiles of an axis like those of a grid. Beside their kind: which lie inside a label.
+All blocks' tiles, one block after another, are tiles of an axis like those of a grid. Beside kinds: which lie inside a label.
 """
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def placed_runs(refiner: Refiner, blocks: Blocks, tiling: Tiling, most: int) -> 
     if not all(mask.columns.size for mask in masks):
         return None
     axes = [mask.axes(tiling) for mask in masks]
-    inside = [_tests(refiner, *divmod(row, tiling.Hm), *pair) for row, pair in enumerate(axes)]
-    if None in inside:
+    one = [_of_one_label(refiner, *divmod(row, tiling.Hm), pair) for row, pair in enumerate(axes)]
+    if None in one:
         return None
     found = band_runs(refiner.analysis, axes, tiling.Hm, False, lambda cells: refiner.settler.kinds(cells, False), refiner.work)
     if found is None:
         return None
     count, parts = [np.zeros(1, np.int64)], []
-    for mask, tests, spans in zip(masks, inside, found):
-        row, *run = mask.runs(tests, *spans)
+    for mask, whole, spans in zip(masks, one, found):
+        row, *run = mask.runs(whole, *spans)
         count.append(np.bincount(row, minlength=most))
         parts.append(np.stack(run, axis=1))
     return np.concatenate(count).cumsum().astype(np.int32), np.concatenate(parts)
@@ -70,7 +70,7 @@ class _Tiles:
         line = np.arange(self.columns.size) - self.first_column.take(self.columns)
         return q, Axis(Op.KV, tiling.kv_len, tiling.kv_tile, _ends(*self.keys, tiling.kv_tile, self.columns, line))
 
-    def runs(self, tests: list["_Inside"], pointer: np.ndarray, runs: np.ndarray) -> tuple:
+    def runs(self, one: list[np.ndarray], pointer: np.ndarray, runs: np.ndarray) -> tuple:
         """(row, begin, end, kind) of maximal runs in order, columns counted from the block's first; from runs over all columns
         without INSIDE."""
         row = np.arange(pointer.size - 1).repeat(np.diff(pointer))
@@ -83,7 +83,7 @@ class _Tiles:
         ragged = (kind == Kind.FULL) & (end == high) & self.ragged.take(row)
         if ragged.any():
             found = _tails(found, ragged)
-        row, begin, end, kind = _marked(found, tests)
+        row, begin, end, kind = _marked(found, one)
         there = (begin < end).nonzero()[0]
         row, begin, end, kind = joined(*(x.take(there) for x in (row, begin, end, kind)))
         low = self.low.take(row)
@@ -107,46 +107,30 @@ def _tails(segments: tuple, cut: np.ndarray) -> tuple:
     return row, begin, end, kind
 
 
-class _Inside:
-    """Where one label test holds in whole tiles: those of one label each, the same for the queries as for the keys. Of the tiles
-    of an axis, values: [n], the label of the first position; one: bool [n], whether it is that of all."""
-
-    def __init__(self, sides: list[tuple[np.ndarray, np.ndarray]]):
-        (self.values, self.one), (self.key_values, self.key_one) = sides
-
-    def changes(self) -> np.ndarray:
-        """Bool [columns - 1]: whether a column may hold in other rows than the one before it."""
-        return (self.key_values[1:] != self.key_values[:-1]) | (self.key_one[1:] != self.key_one[:-1])
-
-    def at(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-        return self.one.take(row) & self.key_one.take(column) & (self.values.take(row) == self.key_values.take(column))
-
-
-def _tests(refiner: Refiner, b: int, h: int, q: Axis, kv: Axis) -> list[_Inside] | None:
-    """The label tests of one mask; None where what they read is not known by runs."""
-    found = []
+def _of_one_label(refiner: Refiner, b: int, h: int, axes: tuple[Axis, Axis]) -> list[np.ndarray] | None:
+    """Whether each tile of (the queries, the keys) has one label throughout, in all label tests of the mask: bool [n]; None where
+    what these read is not known by runs."""
+    found = [np.ones(axis.count, bool) for axis in axes]
     for pair in label_tests(refiner.bound.graph).values():
         table = refiner.analysis.tables.labels(pair)
         row = None if table is None else row_of(refiner.bound, table, b, h)
         sides = None if row is None else sides_of(refiner.bound, table)
-        runs = [] if sides is None else [runs_along(table, row, *x) for x in zip(sides, (q.length, kv.length))]
-        if not runs or None in runs:
+        if sides is None:
             return None
-        ends = []
-        for (begins, first, last), axis in zip(runs, (q, kv)):
-            at = begins.searchsorted(axis.first, "right") - 1
-            ends.append((table.runs.values[first:last].take(at), at == begins.searchsorted(axis.last, "right") - 1))
-        found.append(_Inside(ends))
+        for axis, side, one in zip(axes, sides, found):
+            runs = runs_along(table, row, side, axis.length)
+            if runs is None:
+                return None
+            one &= runs[0].searchsorted(axis.first, "right") == runs[0].searchsorted(axis.last, "right")
     return found
 
 
-def _marked(segments: tuple, tests: list[_Inside]) -> tuple:
-    """Segments of which the PARTIAL ones are cut where the tests change along the columns; INSIDE where all of them hold."""
+def _marked(segments: tuple, one: list[np.ndarray]) -> tuple:
+    """Segments of which the PARTIAL ones are cut where keys of one label begin and end; INSIDE where queries have one too: it is
+    the same, since some query sees a key."""
     row, begin, end, kind = segments
-    change = tests[0].changes()
-    for test in tests[1:]:
-        change |= test.changes()
-    starts = np.concatenate([[0], change.nonzero()[0] + 1, [change.size + 1]])
+    queries, keys = one
+    starts = np.concatenate([[0], (keys[1:] != keys[:-1]).nonzero()[0] + 1, [keys.size]])
     partial = (kind == Kind.PARTIAL) & (begin < end)
     piece = starts.searchsorted(begin, "right") - 1
     count = np.where(partial, starts.searchsorted(end) - piece, 1)
@@ -157,8 +141,5 @@ def _marked(segments: tuple, tests: list[_Inside]) -> tuple:
         begin = np.where(partial, np.maximum(begin, starts.take(piece, mode="clip")), begin)
         end = np.where(partial, np.minimum(end, starts.take(piece + 1, mode="clip")), end)
     at = partial.nonzero()[0]
-    holds = np.ones(at.size, bool)
-    for test in tests:
-        holds &= test.at(row.take(at), begin.take(at))
-    kind[at[holds]] = INSIDE
+    kind[at[queries.take(row.take(at)) & keys.take(begin.take(at))]] = INSIDE
     return row, begin, end, kind
