@@ -9,6 +9,10 @@ median and the slowest of the samples; the median is held against the bar. torch
 machine with the same number of threads, on one function that it keeps, so that it never compiles again: compiled, once untimed
 and then in turn with ours, medians of both; eager once. Ours is also shown for a function made anew by a factory whose code is
 known, as a training step makes its document mask (around other labels), and for a function that it keeps.
+
+The last table is what the first call of a kernel with a new mask needs before its launch: create_block_mask and spans of work
+tiles at the tiles of plans (sm90: 128 x 128 and 192 x 80; sm100: 256 x 128 in halves), of known code around labels of a document
+for each 1,024 tokens, and the order of the work for 16 query heads, 4 KV heads and 132 workers.
 """
 from __future__ import annotations
 
@@ -26,6 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from flexfa4 import block_mask_from_tiles, create_block_mask  # noqa: E402
+from flexfa4.runtime.lists import work_of  # noqa: E402
+from flexfa4.schedule import make_schedule, section_kv_heads  # noqa: E402
 
 TILE = 128
 MILLION = 1 << 20
@@ -175,7 +181,36 @@ def with_empty_caches(tokens: int = 131072) -> list[dict]:
     return rows
 
 
-def report(rows: list[dict], torch_rows: list[dict], cache_rows: list[dict]) -> str:
+WORK_TILES = ((128, 128, False), (192, 80, False), (256, 128, True))
+
+
+def before_a_launch() -> list[dict]:
+    """Work spans at the tiles of plans, and the order of the work, medians of `SAMPLES`."""
+    masks = {"causal": ("q >= kv", None), "window 1024": ("(q >= kv) & (q - kv < 1024)", None)}
+    orders = {"documents + causal": "rising", "labels in any order": "shuffled", "labels that come back": "recurring"}
+    for name, order in orders.items():
+        masks[name] = "(q >= kv) & (doc[q] == doc[kv])", order
+    rows = []
+    for tokens in (131072, MILLION):
+        for name, (source, order) in masks.items():
+            def make(seed, source=source, order=order, known={}):
+                captured = {} if order is None else dict(doc=labels(tokens, order, seed, tokens // 1024))
+                return known.setdefault(source, factory(source, **captured))(**captured)
+
+            row = dict(mask=name, tokens=tokens)
+            for tiles in WORK_TILES:
+                times, spans = timed(lambda f: create_block_mask(f, None, None, tokens, tokens).work_spans(*tiles), make)
+                row["{} x {}".format(*tiles)] = statistics.median(times)
+                if tiles == WORK_TILES[0]:
+                    section = section_kv_heads(tokens, 128, 128, 2)
+                    times, _ = timed(lambda _: make_schedule(work_of(spans, (1, 16, 4)), 132, section), lambda _: None)
+                    row["order"] = statistics.median(times)
+            rows.append(row)
+            print(row, flush=True)
+    return rows
+
+
+def report(rows: list[dict], torch_rows: list[dict], cache_rows: list[dict], work_rows: list[dict]) -> str:
     lines = [f"Tile {TILE}, {torch.get_num_threads()} threads, torch {torch.__version__}, median of {SAMPLES} samples; tracing "
              "is part of each sample (see benchmarks/masks.py for the method).", "",
              "| mask | tokens | median ms | slowest ms | bar ms | KiB | bar KiB | runs | met |",
@@ -196,16 +231,22 @@ def report(rows: list[dict], torch_rows: list[dict], cache_rows: list[dict]) -> 
     for c in cache_rows:
         ways = " | ".join(f"{c[f'{way}_full_ms']:.3f} / {c[f'{way}_empty_ms']:.3f}" for way in ("fresh", "known", "kept"))
         lines.append(f"| {c['mask']} | {ways} |")
+    tiles = ["{} x {}".format(*t) for t in WORK_TILES]
+    heads = " | ".join(f"work spans {t}" for t in tiles)
+    lines += ["", f"| before a first launch, ms | tokens | {heads}, halves | order of work |",
+              "|---|--:|--:|--:|--:|--:|"]
+    for w in work_rows:
+        lines.append(f"| {w['mask']} | {w['tokens']:,} | {' | '.join(f'{w[t]:.2f}' for t in tiles)} | {w['order']:.2f} |")
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     torch.set_num_threads(2)
     kept = ROOT / "benchmarks" / "results" / "masks.json"
-    rows, cache_rows = ours(), with_empty_caches()
+    rows, cache_rows, work_rows = ours(), with_empty_caches(), before_a_launch()
     torch_rows = json.loads(kept.read_text())["torch"] if "--no-torch" in sys.argv else against_torch()
-    kept.write_text(json.dumps(dict(bars=rows, torch=torch_rows, caches=cache_rows), indent=1) + "\n")
-    kept.with_suffix(".md").write_text(report(rows, torch_rows, cache_rows))
+    kept.write_text(json.dumps(dict(bars=rows, torch=torch_rows, caches=cache_rows, work=work_rows), indent=1) + "\n")
+    kept.with_suffix(".md").write_text(report(rows, torch_rows, cache_rows, work_rows))
 
 
 if __name__ == "__main__":

@@ -42,6 +42,12 @@ def makespan(costs: Iterable[float], workers: int) -> float:
     return max(free)
 
 
+def latest_end(costs: np.ndarray, workers: int) -> float:
+    """No later does `makespan` end, the costs in the order given: a work tile begins when the first worker is free, which is no
+    later than all would be with what was taken before it in even shares (Graham 1969)."""
+    return float(((costs.cumsum() - costs) / workers + costs).max(initial=0.0))
+
+
 def simulate(costs: np.ndarray, workers: int) -> Timeline:
     """As `makespan`, remembering who ran what; equal times go to the lower worker."""
     free = [(0.0, w) for w in range(workers)]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flexfa4.schedule import (FULL, PARTIAL, CostModel, Work, lower_bound, lpt_order, make_schedule, makespan, natural_order,
-                              row_costs, section_kv_heads, simulate)
+from flexfa4.schedule import (FULL, PARTIAL, CostModel, Work, latest_end, lower_bound, lpt_order, make_schedule, makespan,
+                              natural_order, row_costs, section_kv_heads, simulate)
 from flexfa4.schedule.lpt import balanced_sections
 from flexfa4.schedule.work import UNSPLIT
 
@@ -82,6 +82,22 @@ def test_any_spans_are_covered_and_never_worse_than_natural(seed, rows, columns,
     check_coverage(work, schedule)
     assert schedule.makespan <= makespan(work.costs(COST), workers) + 1e-9
     assert schedule.makespan >= lower_bound(work.costs(COST), workers, splittable=True) - 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(0, 100), max_size=60), st.integers(1, 9))
+def test_no_order_ends_after_its_bound(costs, workers):
+    assert makespan(costs, workers) <= latest_end(np.array(costs), workers) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", ["causal, 32k", "window 1024, 32k"])
+def test_an_order_near_the_bound_for_all_is_not_simulated(monkeypatch, name):
+    work, _ = bench.case(name, 64)
+    expected = makespan(work.costs(COST)[lpt_order(work, work.costs(COST), 8)], 20)
+    monkeypatch.setattr("flexfa4.schedule.build.makespan", lambda *_: pytest.fail("simulated"))
+    schedule = make_schedule(work, 20, 8)
+    assert schedule.makespan == expected <= (1 + 1 / 256) * work.costs(COST).sum() / 20
+    assert schedule.parts == 0 and schedule.strategy == "longest first"
 
 
 def test_row_costs_count_tiles_by_kind():
