@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from importlib.util import find_spec
 from typing import Callable, NamedTuple
 
 import torch
@@ -16,7 +15,7 @@ from ..schedule import make_schedule
 from ..sparsity import create_block_mask
 from ..sparsity.work_spans import WorkSpans
 from ..trace import bind
-from . import target
+from . import info, target
 from .inspect import TILE, tiles
 from .target import TargetError, refuse_picture, writing
 
@@ -41,8 +40,8 @@ def report(options: Namespace) -> str:
     call = _from_file(options) if ".py:" in options.name else _from_gallery(options)
     if options.out is not None:
         refuse_picture(options.out)
-    if find_spec("cutlass") is None:
-        raise UnsupportedError("kernels are compiled by nvidia-cutlass-dsl, which is not installed: pip install 'flexfa4[cuda]'")
+    if missing := info.missing_of_compiler():
+        raise UnsupportedError(f"kernels are compiled with {missing}, which is not installed: pip install 'flexfa4[cuda]'")
     arguments, sys.argv = sys.argv, sys.argv[:1]  # the compiler parses the options of the process
     try:
         return _run(options, call)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 PYTHON = ((3, 10), (3, 13))
 TORCH = ((2, 11), (2, 13))
 CUTLASS = "nvidia-cutlass-dsl"
+TVM_FFI = "apache-tvm-ffi"
 
 
 class Line(NamedTuple):
@@ -75,13 +76,15 @@ def _cuda(found: list[tuple[str, tuple[int, int]]]) -> Line:
     return Line("CUDA device", False, why)
 
 
+def missing_of_compiler() -> str | None:
+    """The first package without which no kernel can be compiled, None where all are installed."""
+    return next((name for name in (CUTLASS, TVM_FFI) if _installed(name) is None), None)
+
+
 def _cutlass() -> Line:
-    version = _installed(CUTLASS)
-    return Line(
-        "CuTe DSL",
-        version is not None,
-        f"{CUTLASS} {version}" if version else f"{CUTLASS} is missing: pip install 'flexfa4[cuda]'",
-    )
+    missing = missing_of_compiler()
+    there = f"{CUTLASS} {_installed(CUTLASS)}, {TVM_FFI} {_installed(TVM_FFI)}"
+    return Line("CuTe DSL", missing is None, f"{missing} is missing: pip install 'flexfa4[cuda]'" if missing else there)
 
 
 def _compiler() -> Line:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from importlib.util import find_spec
 
 from .. import mods
 from ..emit import sass
@@ -12,7 +11,7 @@ from ..errors import UnsupportedError
 from ..ir import DType, Graph
 from ..plan import Signature, plan_forward
 from ..trace import bind
-from . import target
+from . import info, target
 
 GPU = {"sm90": "sm_90a", "sm100": "sm_100a"}
 SHOWN = ("MUFU", "FMA", "ALU")
@@ -41,9 +40,8 @@ def gallery_graphs(entry) -> tuple[Graph, ...]:
 def rows(graphs: tuple[Graph, ...], name: str, archs: tuple[str, ...] = tuple(GPU)) -> list[tuple[str, ...]]:
     """A row of `HEAD` for each kernel and kind of tile: FULL ones and, on sm_100a where they take another way through the code,
     PARTIAL ones. Raises UnsupportedError where the compiler or the disassembler is missing."""
-    if find_spec("cutlass") is None:
-        raise UnsupportedError("--sass compiles kernels with nvidia-cutlass-dsl, which is not installed: "
-                               "pip install 'flexfa4[cuda]'")
+    if missing := info.missing_of_compiler():
+        raise UnsupportedError(f"--sass compiles kernels with {missing}, which is not installed: pip install 'flexfa4[cuda]'")
     try:
         sass.nvdisasm()
     except FileNotFoundError as missing:

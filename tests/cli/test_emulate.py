@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flexfa4.cli import emulate
+from flexfa4.cli import emulate, info
 from flexfa4.cli.main import main
 from flexfa4.cli.target import TargetError, writing
 
@@ -45,6 +45,14 @@ def emulated(*words) -> subprocess.CompletedProcess:
 def test_a_name_that_the_gallery_lacks_lists_it(capsys):
     assert main(["emulate", "nosuch"]) == 1
     assert "softcap" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [info.CUTLASS, info.TVM_FFI])
+def test_what_compiling_lacks_is_said(name, monkeypatch, capsys):
+    monkeypatch.setattr(info, "_installed", lambda distribution: None if distribution == name else "1.0")
+    assert main(["emulate", "causal"]) == 1
+    said = capsys.readouterr().err
+    assert name in said and "pip install 'flexfa4[cuda]'" in said
 
 
 def test_what_a_file_does_not_have_is_said(file, capsys):

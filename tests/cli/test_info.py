@@ -30,6 +30,13 @@ def test_missing_parts_say_what_to_do(monkeypatch):
     assert not lines["demo"].there and "missing: tqdm" in lines["demo"].reason
 
 
+def test_the_compiler_is_useless_without_tvm_ffi(monkeypatch):
+    monkeypatch.setattr(info, "_installed", lambda distribution: None if distribution == info.TVM_FFI else "1.0")
+    lines = by_name()
+    for what in ("CuTe DSL", "compiling mods", "emulator", "sm90 kernels"):
+        assert not lines[what].there and lines[what].reason == "apache-tvm-ffi is missing: pip install 'flexfa4[cuda]'"
+
+
 @pytest.mark.parametrize("capability, ready", [((9, 0), True), ((10, 0), False), ((8, 0), False)])
 def test_kernels_want_their_device(monkeypatch, capability, ready):
     monkeypatch.setattr(info, "devices", lambda: [("a card", capability)])

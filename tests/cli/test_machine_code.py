@@ -4,11 +4,10 @@ import shutil
 
 import pytest
 
-from flexfa4.cli import machine_code
+from flexfa4.cli import info, machine_code
 from flexfa4.cli.main import main
 from flexfa4.emit import sass
 
-PLACE = "flexfa4.cli.machine_code"
 
 
 def has_disassembler() -> bool:
@@ -71,13 +70,15 @@ def test_what_is_missing_is_said(monkeypatch, capsys):
     def missing():
         raise FileNotFoundError("nvdisasm: pip install nvidia-cuda-nvdisasm")
 
-    monkeypatch.setattr(f"{PLACE}.find_spec", lambda name: True)
+    monkeypatch.setattr(info, "_installed", lambda distribution: "1.0")
     monkeypatch.setattr(sass, "nvdisasm", missing)
     assert main(["inspect", "softcap", "--sass"]) == 1
     assert "pip install nvidia-cuda-nvdisasm" in capsys.readouterr().err
-    monkeypatch.setattr(f"{PLACE}.find_spec", lambda name: None)
-    assert main(["inspect", "softcap", "--sass"]) == 1
-    assert "flexfa4[cuda]" in capsys.readouterr().err
+    for name in (info.CUTLASS, info.TVM_FFI):
+        monkeypatch.setattr(info, "_installed", lambda distribution: None if distribution == name else "1.0")
+        assert main(["inspect", "softcap", "--sass"]) == 1
+        said = capsys.readouterr().err
+        assert name in said and "flexfa4[cuda]" in said
 
 
 def test_an_unknown_name_lists_the_gallery(capsys):
