@@ -9,7 +9,6 @@ from flexfa4.cli.main import main
 from flexfa4.emit import sass
 
 
-
 def has_disassembler() -> bool:
     try:
         return bool(sass.nvdisasm())
