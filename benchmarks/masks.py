@@ -1,7 +1,8 @@
 """How long a BlockMask takes to build and what it weighs, against the bars, and against torch's create_block_mask in
 the same run.
 
-    python benchmarks/masks.py [--no-torch]      prints the table, writes results/masks.{json,md}
+    python benchmarks/masks.py [--no-torch | --launch]      prints the table, writes results/masks.{json,md}; --launch: with the
+                                                            last table alone measured anew
 
 One sample is one call of create_block_mask and one of spans, on a function compiled from source for that sample
 alone, so that it is traced each time; the process is warm (one untimed sample with other data). The table shows the
@@ -12,7 +13,7 @@ known, as a training step makes its document mask (around other labels), and for
 
 The last table is what the first call of a kernel with a new mask needs before its launch: create_block_mask and spans of work
 tiles at the tiles of plans (sm90: 128 x 128 and 192 x 80; sm100: 256 x 128 in halves), of known code around labels of a document
-for each 1,024 tokens, and the order of the work for 16 query heads, 4 KV heads and 132 workers.
+for each 1,024 tokens, and the order of the work for 16 query heads, 4 KV heads and 132 workers; CPU time of one thread.
 """
 from __future__ import annotations
 
@@ -86,14 +87,15 @@ BARS = {
 }
 
 
-def timed(build: Callable, make: Callable, samples: int = SAMPLES) -> tuple[list[float], object]:
+def timed(build: Callable, make: Callable, samples: int = SAMPLES,
+          clock: Callable = time.perf_counter) -> tuple[list[float], object]:
     """Milliseconds of each sample, and the last spans."""
     times, spans = [], None
     for seed in range(samples + 1):
         prepared = make(seed)
-        begin = time.perf_counter()
+        begin = clock()
         spans = build(prepared)
-        times.append(1e3 * (time.perf_counter() - begin))
+        times.append(1e3 * (clock() - begin))
     return times[1:], spans
 
 
@@ -199,11 +201,13 @@ def before_a_launch() -> list[dict]:
 
             row = dict(mask=name, tokens=tokens)
             for tiles in WORK_TILES:
-                times, spans = timed(lambda f: create_block_mask(f, None, None, tokens, tokens).work_spans(*tiles), make)
+                times, spans = timed(lambda f: create_block_mask(f, None, None, tokens, tokens).work_spans(*tiles), make,
+                                     clock=time.process_time)
                 row["{} x {}".format(*tiles)] = statistics.median(times)
                 if tiles == WORK_TILES[0]:
                     section = section_kv_heads(tokens, 128, 128, 2)
-                    times, _ = timed(lambda _: make_schedule(work_of(spans, (1, 16, 4)), 132, section), lambda _: None)
+                    times, _ = timed(lambda _: make_schedule(work_of(spans, (1, 16, 4)), 132, section), lambda _: None,
+                                     clock=time.process_time)
                     row["order"] = statistics.median(times)
             rows.append(row)
             print(row, flush=True)
@@ -233,7 +237,7 @@ def report(rows: list[dict], torch_rows: list[dict], cache_rows: list[dict], wor
         lines.append(f"| {c['mask']} | {ways} |")
     tiles = ["{} x {}".format(*t) for t in WORK_TILES]
     heads = " | ".join(f"work spans {t}" for t in tiles)
-    lines += ["", f"| before a first launch, ms | tokens | {heads}, halves | order of work |",
+    lines += ["", f"| before a first launch, CPU ms | tokens | {heads}, halves | order of work |",
               "|---|--:|--:|--:|--:|--:|"]
     for w in work_rows:
         lines.append(f"| {w['mask']} | {w['tokens']:,} | {' | '.join(f'{w[t]:.2f}' for t in tiles)} | {w['order']:.2f} |")
@@ -243,8 +247,12 @@ def report(rows: list[dict], torch_rows: list[dict], cache_rows: list[dict], wor
 def main() -> None:
     torch.set_num_threads(2)
     kept = ROOT / "benchmarks" / "results" / "masks.json"
-    rows, cache_rows, work_rows = ours(), with_empty_caches(), before_a_launch()
-    torch_rows = json.loads(kept.read_text())["torch"] if "--no-torch" in sys.argv else against_torch()
+    before, launch = json.loads(kept.read_text()), "--launch" in sys.argv
+    rows, cache_rows = (before["bars"], before["caches"]) if launch else (ours(), with_empty_caches())
+    torch_rows = before["torch"] if launch or "--no-torch" in sys.argv else against_torch()
+    torch.set_num_threads(1)
+    work_rows = before_a_launch()
+    torch.set_num_threads(2)
     kept.write_text(json.dumps(dict(bars=rows, torch=torch_rows, caches=cache_rows, work=work_rows), indent=1) + "\n")
     kept.with_suffix(".md").write_text(report(rows, torch_rows, cache_rows, work_rows))
 
