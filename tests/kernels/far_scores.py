@@ -38,6 +38,11 @@ def in_few_parts(b, h, q, kv):
     return (kv < 500) & (kv % 50 == 3) | (kv >= 500) & (kv < 1000) & (kv % 3 == q % 3) | (kv >= 1400)
 
 
+def most(score, b, h, q, kv):
+    """The largest float at some keys of every other row, in tiles after the first or in the first alone."""
+    return torch.where((q % 2 == 0) & (torch.where(q % 4 == 0, kv, 400 - kv) > 300) & (kv % 3 == 0), -LEAST, score.float())
+
+
 def slopes(score, b, h, q, kv):
     return score.float() - 1e9 * (q - kv) ** 2 + 1e9 * q
 

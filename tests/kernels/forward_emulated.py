@@ -418,6 +418,7 @@ CASES += [
 CASES += [
     Case("far below", (200, 420), score_mod=far_scores.below, mask_mod=mods.causal_bottom_right(200, 420), dtype=torch.float16),
     Case("far above", (200, 420), score_mod=far_scores.above, dims=(64, 64)),
+    Case("far most", (200, 420), score_mod=far_scores.most, dims=(64, 64), runs=2),
     Case("far slopes", (200, 420), score_mod=far_scores.slopes, dims=(64, 64), runs=2),
     Case("far by units", (200, 420), score_mod=far_scores.by_units, dims=(64, 64), runs=2),
     Case("far column", (300, 390), (4, 4), (64, 64), 2, runs=2, score_mod=lambda s, b, h, q, kv: s + far_scores.BIAS[b, kv],

@@ -12,7 +12,7 @@ from flexfa4.emit.values import select
 
 from ..added import Added
 from ..carried import Fixed
-from ..rounding import LEAST, cut_off, natural, times
+from ..rounding import as_finite, cut_off, natural, times
 
 ROWS = 2
 # The four threads of a quad hold the columns of the same two rows.
@@ -142,9 +142,8 @@ class OnlineSoftmax(Fixed):
         return _across_quad(_reduced(row, cute.arch.fmax), cute.arch.fmax)
 
     def _product(self, score: Float32) -> Float32:
-        """A score in log2, rounded; not -inf where the score is not."""
-        value = times(score, self.scale)
-        return select((value == -math.inf) & (score > -math.inf), Float32(LEAST), value, Float32)
+        """A score in log2, rounded; finite where the score is."""
+        return as_finite(times(score, self.scale), score)
 
     def _is_far(self, i: int) -> Boolean:
         return Boolean(cute.math.absf(self.base(i)) >= FAR)
