@@ -41,11 +41,7 @@ def band_spans(analysis: Analysis, tiling: Tiling, transposed: bool, settle: Cal
 
     settle(cells): kinds, uint8 [n], of Cells that stay open. work: the Work of this build.
     """
-    same = tiling.kv_len == tiling.q_len and tiling.kv_tile == tiling.q_tile
-    axes = []
-    for _ in range(tiling.Bm * tiling.Hm):
-        q = Axis(Op.Q, tiling.q_len, tiling.q_tile)
-        axes.append((q, q.like(Op.KV) if same else Axis(Op.KV, tiling.kv_len, tiling.kv_tile)))
+    axes = [grid_axes(tiling) for _ in range(tiling.Bm * tiling.Hm)]
     found = band_runs(analysis, axes, tiling.Hm, transposed, settle, work)
     if found is None:
         return None
@@ -53,6 +49,17 @@ def band_spans(analysis: Analysis, tiling: Tiling, transposed: bool, settle: Cal
     for more_pointer, more in found[1:]:
         pointer = np.concatenate([pointer, pointer[-1] + more_pointer[1:]])
     return tiling.spans(pointer, runs if len(found) == 1 else np.concatenate([r for _, r in found]), transposed)
+
+
+def grid_axes(tiling: Tiling) -> tuple[Axis, Axis]:
+    """(the queries', the keys') of a grid."""
+    q = Axis(Op.Q, tiling.q_len, tiling.q_tile)
+    return q, q.like(Op.KV) if alike(tiling) else Axis(Op.KV, tiling.kv_len, tiling.kv_tile)
+
+
+def alike(tiling: Tiling) -> bool:
+    """Whether a grid cuts queries and keys alike."""
+    return tiling.q_len == tiling.kv_len and tiling.q_tile == tiling.kv_tile
 
 
 def band_runs(analysis: Analysis, axes: Sequence[tuple[Axis, Axis]], heads: int, transposed: bool, settle: Callable,

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from .spans import Kind, Spans, run_type
+from .spans import Kind, Spans, row_pointer, run_type
 
 _BITS = 2  # of a kind
 _KIND = (1 << _BITS) - 1
@@ -59,9 +59,7 @@ def paired(row_ptr: np.ndarray, runs: np.ndarray, row: np.ndarray, side: np.ndar
     some = np.flatnonzero(level)
     line, start = np.divmod(at[some], width)
     found = np.stack([start, at[some + 1] - line * width, level[some]], axis=1) if some.size else np.zeros((0, 3), np.int64)
-    pointer = np.zeros(rows + 1, np.int32)
-    np.cumsum(np.bincount(line, minlength=rows), out=pointer[1:])
-    return pointer, found
+    return row_pointer(line, rows), found
 
 
 def paired_states(states: torch.Tensor) -> torch.Tensor:

@@ -9,12 +9,12 @@ import numpy as np
 from flexfa4.facts.documents import label_tests
 from flexfa4.ir import Op
 
-from .bands import band_runs
+from .bands import alike, band_runs, grid_axes
 from .documents import Blocks
 from .label_runs import row_of, runs_along, sides_of
 from .refine import Refiner
 from .sides import Axis
-from .spans import Kind, Tiling, joined
+from .spans import Kind, Tiling, counted, joined, row_pointer
 
 # A kind of run beside `Kind`'s: PARTIAL, and every label test of the mask holds in the whole tile.
 INSIDE = 3
@@ -33,12 +33,12 @@ def placed_runs(refiner: Refiner, blocks: Blocks, tiling: Tiling, most: int) -> 
     found = band_runs(refiner.analysis, axes, tiling.Hm, False, lambda cells: refiner.settler.kinds(cells, False), refiner.work)
     if found is None:
         return None
-    count, parts = [np.zeros(1, np.int64)], []
-    for mask, whole, spans in zip(masks, one, found):
+    rows, parts = [], []
+    for i, (mask, whole, spans) in enumerate(zip(masks, one, found)):
         row, *run = mask.runs(whole, *spans)
-        count.append(np.bincount(row, minlength=most))
+        rows.append(row + i * most)
         parts.append(np.stack(run, axis=1))
-    return np.concatenate(count).cumsum().astype(np.int32), np.concatenate(parts)
+    return row_pointer(np.concatenate(rows), most * len(masks)), np.concatenate(parts)
 
 
 class _Tiles:
@@ -48,26 +48,22 @@ class _Tiles:
     def __init__(self, blocks: Blocks, row: int, tiling: Tiling):
         own = slice(*blocks.row.searchsorted((row, row + 1)).tolist())
         self.queries, self.keys = (blocks.q0[own], blocks.q1[own]), (blocks.k0[own], blocks.k1[own])
-        self.count, columns = (x[own] for x in blocks.tiles(tiling))
-        self.columns = np.arange(columns.size).repeat(columns)
-        end = columns.cumsum()
-        self.low, self.high = (end - columns).repeat(self.count), end.repeat(self.count)
+        self.count, self.width = (x[own] for x in blocks.tiles(tiling))
+        self.columns = np.arange(self.width.size).repeat(self.width)
+        end = self.width.cumsum()
+        self.low, self.high = (end - self.width).repeat(self.count), end.repeat(self.count)
         self.ragged = ((self.keys[1] - self.keys[0]) % tiling.kv_tile != 0).repeat(self.count)
-        self.first_column = end - columns
 
     def axes(self, tiling: Tiling) -> tuple[Axis, Axis]:
         """(the queries', the keys'); the same tiles where both are cut alike."""
         if self.count.size == 1 and not self.keys[0][0] and self.keys[1][0] == tiling.kv_len:
-            q = Axis(Op.Q, tiling.q_len, tiling.q_tile)
-            same = tiling.q_len == tiling.kv_len and tiling.q_tile == tiling.kv_tile
-            return q, q.like(Op.KV) if same else Axis(Op.KV, tiling.kv_len, tiling.kv_tile)
+            return grid_axes(tiling)
         block = np.arange(self.count.size).repeat(self.count)
-        line = np.arange(block.size) - (self.count.cumsum() - self.count).repeat(self.count)
+        line = counted(0, self.count)
         q = Axis(Op.Q, tiling.q_len, tiling.q_tile, _ends(*self.queries, tiling.q_tile, block, line))
-        same = tiling.q_len == tiling.kv_len and tiling.q_tile == tiling.kv_tile
-        if same and all(np.array_equal(*x) for x in zip(self.queries, self.keys)):
+        if alike(tiling) and all(np.array_equal(*x) for x in zip(self.queries, self.keys)):
             return q, q.like(Op.KV)
-        line = np.arange(self.columns.size) - self.first_column.take(self.columns)
+        line = counted(0, self.width)
         return q, Axis(Op.KV, tiling.kv_len, tiling.kv_tile, _ends(*self.keys, tiling.kv_tile, self.columns, line))
 
     def runs(self, one: list[np.ndarray], pointer: np.ndarray, runs: np.ndarray) -> tuple:
@@ -135,7 +131,7 @@ def _marked(segments: tuple, one: list[np.ndarray]) -> tuple:
     piece = starts.searchsorted(begin, "right") - 1
     count = np.where(partial, starts.searchsorted(end) - piece, 1)
     if (count > 1).any():
-        place = np.arange(int(count.sum())) - (count.cumsum() - count).repeat(count)
+        place = counted(0, count)
         row, begin, end, kind, piece, partial = (x.repeat(count) for x in (row, begin, end, kind, piece, partial))
         piece += place
         begin = np.where(partial, np.maximum(begin, starts.take(piece, mode="clip")), begin)

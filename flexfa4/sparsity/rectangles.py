@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .sides import Axis, Side
-from .spans import Kind, run_type, row_pointer
+from .spans import Kind, counted, row_pointer, run_type
 
 # (begin, end) of the columns of each row, as `bands` has them: int64 [rows] or int each, None for all before or after.
 Bounds = tuple
@@ -117,7 +117,7 @@ def _pairs(rows: Labels, columns: Labels) -> tuple[np.ndarray, np.ndarray] | Non
     first, end = rows.touched()
     if int((count * (end - first)).sum()) > min(_MOST_MET, rows.axis.count * columns.axis.count):
         return None
-    return np.arange(count.size).repeat(count), order.take(_counted(low, count))
+    return np.arange(count.size).repeat(count), order.take(counted(low, count))
 
 
 def _rows_of(a: np.ndarray, b: np.ndarray, rows: tuple, columns: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -125,13 +125,7 @@ def _rows_of(a: np.ndarray, b: np.ndarray, rows: tuple, columns: tuple) -> tuple
     first, begin, end = rows[0].take(a), columns[0].take(b), columns[1].take(b)
     count = np.maximum(rows[1].take(a) - first, 0)
     count[begin >= end] = 0
-    return _counted(first, count), begin.repeat(count), end.repeat(count)
-
-
-def _counted(first: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """first, first + 1, ... of each, as many as its count."""
-    end = count.cumsum()
-    return np.arange(int(end[-1]) if end.size else 0) + (first - end + count).repeat(count)
+    return counted(first, count), begin.repeat(count), end.repeat(count)
 
 
 def _cut(row: np.ndarray, begin: np.ndarray, end: np.ndarray, bounds: Bounds) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -176,7 +170,7 @@ def holding(segments: Segments, places: np.ndarray) -> np.ndarray:
 def places_in(segments: Segments, columns: int) -> tuple[np.ndarray, np.ndarray]:
     """(row, column) of all tiles of segments."""
     bits = bits_of(columns)
-    places = _counted(segments.begin, segments.end - segments.begin)
+    places = counted(segments.begin, segments.end - segments.begin)
     return places >> bits, places & ((1 << bits) - 1)
 
 

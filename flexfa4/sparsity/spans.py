@@ -242,6 +242,13 @@ def run_type(columns: int) -> type:
 
 
 def row_pointer(row: np.ndarray, rows: int) -> np.ndarray:
+    """int32 [rows + 1]: where the entries of each row begin, of entries whose rows ascend."""
     pointer = np.zeros(rows + 1, np.int32)
     np.cumsum(np.bincount(row, minlength=rows), out=pointer[1:])
     return pointer
+
+
+def counted(first: np.ndarray | int, count: np.ndarray) -> np.ndarray:
+    """first, first + 1, ... of each, as many as its count, one after another."""
+    end = count.cumsum()
+    return np.arange(int(end[-1]) if end.size else 0) + (first - end + count).repeat(count)

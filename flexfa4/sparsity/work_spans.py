@@ -17,7 +17,7 @@ from .documents import Blocks, blocks_of
 from .halves import of_halves, paired
 from .placed import INSIDE, placed_runs
 from .refine import Refiner
-from .spans import Kind, Tiling, runs_of_segments
+from .spans import Kind, Tiling, counted, runs_of_segments
 
 # An undecided square is cut into this many parts along each axis; squares of the coarsest grid along a side, at most.
 _FAN = 4
@@ -105,7 +105,7 @@ def _halved(spans: WorkSpans, blocks: Blocks, fine: Tiling, tiling: Tiling) -> W
     first, first_large = (_first_rows(blocks, n, tiling.Bm * tiling.Hm)[0] for n in (small, large))
     rows = _first_rows(blocks, large, tiling.Bm * tiling.Hm)[1] * tiling.Bm * tiling.Hm
     block = np.repeat(np.arange(len(blocks)), small)
-    line = np.arange(block.size) - np.repeat(np.cumsum(small) - small, small)
+    line = counted(0, small)
     row, side = (np.zeros(len(spans.tiles), np.int64) for _ in range(2))
     row[first[block] + line], side[first[block] + line] = first_large[block] + line // 2, line % 2
     row_ptr, runs = paired(spans.row_ptr.numpy(), spans.runs.numpy(), row, side, rows)
@@ -149,7 +149,7 @@ class _Builder:
     def _tiles(self, rows: int) -> np.ndarray:
         blocks, (q_tiles, _) = self.blocks, self.size
         block = np.repeat(np.arange(len(blocks)), q_tiles)
-        line = np.arange(block.size) - np.repeat(np.cumsum(q_tiles) - q_tiles, q_tiles)
+        line = counted(0, q_tiles)
         q0 = blocks.q0[block] + line * self.tiling.q_tile
         tiles = np.zeros((rows, 4), np.int32)
         tiles[self.first[block] + line] = np.stack(
@@ -170,7 +170,7 @@ class _Builder:
             size *= _FAN
         rows, columns = -(-q_tiles // size), -(-kv_tiles // size)
         block = np.repeat(np.arange(len(self.blocks)), rows * columns)
-        place = np.arange(block.size) - np.repeat(np.cumsum(rows * columns) - rows * columns, rows * columns)
+        place = counted(0, rows * columns)
         i, j = np.divmod(place, columns[block])
         waiting = [(size, block, i, j)]
         while waiting:
