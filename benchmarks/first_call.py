@@ -313,8 +313,7 @@ def main() -> int:
     rows.sort(key=lambda r: (["sm90", "sm100"].index(r["arch"]), MODS.index(r["mod"])))
     RESULTS.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
     text = tables(rows)
-    RESULTS.with_suffix(".md").write_text(f"{text}\n")
-    performance_page.fill("first_call.py", text)
+    performance_page.publish("first_call.py", text)
     print(text)
     return 0
 

@@ -24,7 +24,6 @@ from flexfa4.plan.build import RowLayout  # noqa: E402
 from flexfa4.runtime import compiler  # noqa: E402
 from flexfa4.trace import bind  # noqa: E402
 
-RESULTS = ROOT / "benchmarks" / "results" / "lookup_sass.md"
 # Instructions of a FULL tile, of a PARTIAL one, and spilled bytes, at revision 133f96a: look-ups but float sums for each score.
 BEFORE = {
     "where(t[h, q - kv] != 0, s, s / 2), int64": (19.16, 20.84, 0), "the same, bool": (19.16, 20.98, 216),
@@ -97,9 +96,7 @@ def table() -> str:
 
 
 def main() -> int:
-    text = table()
-    RESULTS.write_text(text + "\n")
-    performance_page.fill("lookup_sass.py", text)
+    performance_page.publish("lookup_sass.py", table())
     return 0
 
 

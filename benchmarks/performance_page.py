@@ -4,6 +4,13 @@ from __future__ import annotations
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def publish(script: str, text: str) -> None:
+    """Writes results/NAME.md of benchmarks/NAME.py, `script`, and `fill`s the page."""
+    (RESULTS / script).with_suffix(".md").write_text(text + "\n")
+    fill(script, text)
 
 
 def fill(script: str, text: str) -> None:

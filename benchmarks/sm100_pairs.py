@@ -25,7 +25,6 @@ from flexfa4.plan.budget import check_smem  # noqa: E402
 from flexfa4.plan.build import pair_pays, sm100_pair, sm100_tiles  # noqa: E402
 from flexfa4.plan.roofline import clocks, shared_memory  # noqa: E402
 
-RESULTS = ROOT / "benchmarks" / "results" / "sm100_pairs.md"
 DIMS = ((64, 64), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256))
 BOX_COLUMNS = (64, 32, 16)  # of 16 bits, in one TMA instruction: the swizzle's width, the widest that divides a tile's
 
@@ -70,9 +69,7 @@ def table() -> str:
 
 
 def main() -> int:
-    text = table()
-    RESULTS.write_text(text + "\n")
-    performance_page.fill("sm100_pairs.py", text)
+    performance_page.publish("sm100_pairs.py", table())
     return 0
 
 

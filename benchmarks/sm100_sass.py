@@ -198,8 +198,7 @@ def main() -> None:
         rows[maker] = json.loads(done.stdout.splitlines()[-1])
     text = "\n\n".join((table(rows), resources(rows), roofline(rows)))
     RESULTS.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
-    RESULTS.with_suffix(".md").write_text(text + "\n")
-    performance_page.fill("sm100_sass.py", text)
+    performance_page.publish("sm100_sass.py", text)
     print(text)
 
 

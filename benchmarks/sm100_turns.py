@@ -51,9 +51,7 @@ def main() -> None:
         for columns in (0, TURN_COLUMNS):
             lines.append(line(dims, mask, columns))
             print(lines[-1], flush=True)
-    text = "\n".join(lines) + "\n"
-    (ROOT / "benchmarks" / "results" / "sm100_turns.md").write_text(text)
-    performance_page.fill("sm100_turns.py", "\n".join(lines))
+    performance_page.publish("sm100_turns.py", "\n".join(lines))
 
 
 if __name__ == "__main__":
