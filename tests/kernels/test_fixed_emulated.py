@@ -1,11 +1,8 @@
 """Both kernels with lists that are rebuilt in place between launches: `fixed_emulated.py` lists the cases."""
 import importlib.util
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from own_process import printed
 
 pytestmark = [
     pytest.mark.compile,
@@ -18,10 +15,7 @@ LSE_TOLERANCE = {"sm90": 5e-6, "sm100": 7.6e-5 + 3e-6}
 
 @pytest.mark.parametrize("kernel", LSE_TOLERANCE)
 def test_launches_see_the_labels_as_they_are(kernel):
-    script = Path(__file__).with_name("fixed_emulated.py")
-    done = subprocess.run([sys.executable, str(script), kernel], capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    rows = json.loads(done.stdout.splitlines()[-1])
+    rows = printed("fixed_emulated.py", kernel)
     assert len(rows) == 14
     for row in rows:
         assert row["launches"] == 1 and row["findings"] == [], row

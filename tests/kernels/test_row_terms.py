@@ -1,12 +1,9 @@
 """Terms of a score graph that are the same for a whole row, whatever they are: out and LSE of both kernels, in the emulator, and
 of the tiled engine are those of dense float64 (`row_terms_emulated.py`)."""
 import importlib.util
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from own_process import printed
 
 pytestmark = [
     pytest.mark.compile,
@@ -20,10 +17,7 @@ LSE = {"sm90": 2e-6, "sm100": 8e-5, "tiled": 1e-6}
 
 @pytest.mark.parametrize("kernel", ["sm90", "sm100"])
 def test_row_terms(kernel):
-    script = Path(__file__).with_name("row_terms_emulated.py")
-    done = subprocess.run([sys.executable, str(script), kernel], capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    rows = json.loads(done.stdout.splitlines()[-1])
+    rows = printed("row_terms_emulated.py", kernel)
     assert len(rows) == 16 and sum(row["infinite"] for row in rows) > 50 < sum(row["nan"] for row in rows)
     for row in rows:
         assert row["out"] <= OUT[row["engine"]] and row["lse"] <= LSE[row["engine"]], row

@@ -1,11 +1,8 @@
 """For plain attention the Blackwell kernel is as exact as flash-attn-4's, both in the emulator."""
 import importlib.util
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from own_process import printed
 
 pytestmark = [
     pytest.mark.compile,
@@ -16,10 +13,7 @@ pytestmark = [
 
 
 def errors(kernel: str) -> dict:
-    script = Path(__file__).with_name("plain_errors.py")
-    done = subprocess.run([sys.executable, str(script), kernel], capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return printed("plain_errors.py", kernel)
 
 
 def test_errors_are_no_larger():

@@ -1,12 +1,9 @@
 """flex_attention with the Blackwell kernel under it, in the emulator: gradients of inputs, captures and the LSE, first and
 repeated calls, and views that TMA reads or that are copied. `calls_emulated.py` makes the calls."""
 import importlib.util
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from own_process import printed
 
 pytestmark = [
     pytest.mark.compile,
@@ -21,10 +18,7 @@ GRADIENTS = "gradients", "gradients of rows without keys", "gradients through an
 
 
 def made(*names: str) -> dict:
-    script = Path(__file__).with_name("calls_emulated.py")
-    done = subprocess.run([sys.executable, str(script), *names], capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = printed("calls_emulated.py", *names)
     assert found.pop("findings") == []
     return found
 

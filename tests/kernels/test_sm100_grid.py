@@ -1,12 +1,9 @@
 """The Blackwell forward in the emulator on the situations of tests/cases, on many lengths and head dims, and on random graphs.
 `kernel_grid.py` makes the calls; `benchmarks/kernel_grid.py` runs all of them and keeps the table."""
 import importlib.util
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from own_process import printed
 from test_sm100_forward import LSE_TOLERANCE, OUT_TOLERANCE
 
 pytestmark = [
@@ -19,10 +16,7 @@ QUICK = ("case04_three_heads_per_kv_short", "case17_negative_floordiv_and_mod", 
 
 
 def rows_of(*words: str, kernel: str = "sm100") -> list[dict]:
-    script = Path(__file__).with_name("kernel_grid.py")
-    done = subprocess.run([sys.executable, str(script), kernel, *words], capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return printed("kernel_grid.py", kernel, *words, seconds=900)
 
 
 def check(rows: list[dict]) -> None:

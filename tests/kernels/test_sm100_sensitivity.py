@@ -1,12 +1,9 @@
 """Every barrier of the Blackwell forward is needed: without any one wait, arrival, commit or proxy fence the emulator stops,
 reports, or gets other numbers."""
 import importlib.util
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from own_process import printed
 
 pytestmark = [
     pytest.mark.compile,
@@ -29,10 +26,7 @@ SLOW = [
 
 @pytest.mark.parametrize("group", [*GROUPS, *(pytest.param(group, marks=pytest.mark.slow) for group in SLOW)], ids=", ".join)
 def test_every_deletion_is_seen(group):
-    script = Path(__file__).with_name("sm100_sensitivity.py")
-    done = subprocess.run([sys.executable, str(script), *group], capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = printed("sm100_sensitivity.py", *group, seconds=900)
     assert list(found) == group
     for kernel, rows in found.items():
         kinds = {row["kind"] for row in rows}

@@ -2,12 +2,9 @@
 empty (`forward_emulated.py`), and in modelled time the exponentials are apart with them, or by the order of the products alone
 (`sm100_timeline.py`). That each statement of them is needed is in test_sm100_sensitivity.py."""
 import importlib.util
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from own_process import printed
 from test_sm100_forward import SHARES, check, rows_of
 
 pytestmark = [
@@ -21,10 +18,7 @@ QUICK = ("causal in order", "rows without keys", "D=192, rows without keys", "cl
 
 
 def modelled(*words) -> list[dict]:
-    script = Path(__file__).with_name("sm100_timeline.py")
-    done = subprocess.run([sys.executable, str(script), *map(str, words)], capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return printed("sm100_timeline.py", *words)
 
 
 def test_turns_agree_with_float64():

@@ -1,12 +1,9 @@
 """The Hopper forward in the emulator against dense float64 attention: lengths around tile edges, head dims, the gallery's mods,
 several interleavings and completion policies. `forward_emulated.py` lists the cases."""
 import importlib.util
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from own_process import printed
 
 pytestmark = [
     pytest.mark.compile,
@@ -27,10 +24,7 @@ LSE_TOLERANCE = 5e-6
 
 
 def rows_of(*words: str) -> list[dict]:
-    script = Path(__file__).with_name("forward_emulated.py")
-    done = subprocess.run([sys.executable, str(script), *words], capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return printed("forward_emulated.py", *words)
 
 
 @pytest.mark.parametrize("share", range(SHARES))

@@ -1,12 +1,9 @@
 """Barriers of the Hopper forward on three warpgroups are needed: without one the emulator stops, reports, or gets other
 numbers."""
 import importlib.util
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from own_process import printed
 
 pytestmark = [
     pytest.mark.compile,
@@ -21,10 +18,7 @@ LEAST_SEEN = 66
 
 @pytest.mark.parametrize("kernel", [("128", "wide")], ids=" ".join)
 def test_deletions_are_seen(kernel):
-    script = Path(__file__).with_name("sm90_sensitivity.py")
-    done = subprocess.run([sys.executable, str(script), *kernel], capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    rows = json.loads(done.stdout.splitlines()[-1])
+    rows = printed("sm90_sensitivity.py", *kernel)
     assert {"mbarrier wait", "mbarrier arrive", "commit", "wait", "fence", "barrier"} <= {row["kind"] for row in rows}
     unseen = [row for row in rows if row["executed"] and not row["how"]]
     assert len(rows) - len(unseen) >= LEAST_SEEN
