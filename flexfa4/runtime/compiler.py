@@ -15,6 +15,7 @@ from flexfa4.kernels.sm90.forward import Forward as Sm90Kernel
 from flexfa4.kernels.sm100.forward import Forward as Sm100Kernel
 from flexfa4.plan import Signature
 
+from .room import with_room
 from .store import FUNCTION
 
 _KERNELS = {"sm90": (Sm90Kernel, "sm_90a"), "sm100": (Sm100Kernel, "sm_100a")}
@@ -39,7 +40,7 @@ def _quietly(kernel, arguments: tuple, **options) -> Callable:
     """Without the compiler's warnings of deprecated names and of tuples as arguments, which no user can do anything about."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return cute.compile(kernel, *arguments, **options)
+        return with_room(cute.compile, kernel, *arguments, **options)
 
 
 def export(function: Callable, path: Path) -> None:
