@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Sequence
 
-from cutlass import Float32, Int64
+from cutlass import Boolean, Float32, Int64
 
 from flexfa4.emit.emitter import Emitter, Scope
 from flexfa4.emit.values import select
@@ -178,15 +178,18 @@ def _product(n: Node, on: dict, shared: frozenset[Op]) -> tuple[Node, Node] | No
 @dataclass(frozen=True)
 class Added(Fixed):
     """The additions at one fragment, in units of the exponent: begin[i] + step * offsets[j] at row i and column j. step: None
-    for 0."""
+    for 0. lost: of each row, whether it is NaN if it sees a key: what is added is NaN or +inf, and 0 stands for it here. Empty
+    where no row is."""
 
     begin: list[Float32]
     step: Float32 | None
     offsets: tuple[int, ...]
+    lost: tuple[Boolean, ...] = ()
 
     def below(self, base: Sequence[Float32]) -> "Added":
         """With base[i] subtracted."""
-        return Added([a - b for a, b in zip(self.begin, base)] if self.begin else [-b for b in base], self.step, self.offsets)
+        begin = [a - b for a, b in zip(self.begin, base)] if self.begin else [-b for b in base]
+        return replace(self, begin=begin)
 
     def at(self, i: int, j: int) -> Float32:
         if self.step is None or self.offsets[j] == 0:

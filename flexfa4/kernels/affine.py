@@ -6,15 +6,18 @@ row, at the fragment's first column, and every column adds a constant multiple o
 """
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Sequence
 
-from cutlass import Float32
+import cutlass.cute as cute
+from cutlass import Boolean, Float32
 
 from flexfa4.emit.emitter import Emitter, Scope
+from flexfa4.emit.values import select
 from flexfa4.facts.affine import affine_forms
 from flexfa4.facts.axes import axes
-from flexfa4.ir import DType, Node, Op
+from flexfa4.ir import DType, Node, Op, topological
 
 # An inner integer within this many bits is the same number in 32 and 64 bits, and does not wrap on the way.
 _SAFE_BITS = 30
@@ -22,11 +25,13 @@ _SAFE_BITS = 30
 
 @dataclass(frozen=True)
 class Term:
-    """A float node that is `scale * float(q_coef * q + kv_coef * kv + rest)`: `scale` is the same for a whole work tile."""
+    """A float node that is `scale * float(q_coef * q + kv_coef * kv + rest)`: `scale` is the same for a whole work tile.
+    numbers: nodes below it that the scale is made of, where they meet the integer."""
 
     node: Node
     kv_coef: int
     scale: Node
+    numbers: tuple[Node, ...]
 
 
 def affine_terms(emitter: Emitter) -> tuple[Term, ...]:
@@ -44,10 +49,16 @@ def affine_terms(emitter: Emitter) -> tuple[Term, ...]:
         form = forms[n]
         if (n.dtype is DType.F32 and form is not None and isinstance(form.kv_coef, int) and form.kv_coef != 0
                 and _is_small(emitter, n)):
-            found.append(Term(n, form.kv_coef, form.scale))
+            found.append(Term(n, form.kv_coef, form.scale, _numbers(n)))
         else:
             stack.extend(n.args)
     return tuple(found)
+
+
+def _numbers(term: Node) -> tuple[Node, ...]:
+    on = axes(term)
+    apart = [a for n in topological(term) if n.dtype.is_float and Op.KV in on[n] for a in n.args]
+    return tuple(a for a in apart if a.dtype.is_float and on[a].isdisjoint({Op.Q, Op.KV}))
 
 
 def _is_small(emitter: Emitter, n: Node) -> bool:
@@ -64,11 +75,21 @@ class Walker:
 
     def __init__(self, terms: Sequence[Term], tile: Scope):
         self.terms = terms
+        self.tile = tile
         self.steps = [tile.value_of(t.scale) * float(t.kv_coef) for t in terms]
 
-    def start(self, emitter: Emitter, row: Scope, first_column: Scope) -> list[Float32]:
-        """The terms of a row at the fragment's first column."""
-        scope = emitter.join(row, first_column)
+    def finite(self) -> tuple[Boolean, dict[Node, Float32]]:
+        """(whether all terms are, but for what overflows; what they are made of, with 0 for what is not)."""
+        values = {n: Float32(self.tile.value_of(n)) for t in self.terms for n in t.numbers}
+        are, known = Boolean(True), {}
+        for n, value in values.items():
+            is_finite = cute.math.absf(value) < math.inf
+            are, known[n] = are & is_finite, select(is_finite, value, Float32(0.0), Float32)
+        return are, known
+
+    def start(self, emitter: Emitter, row: Scope, first_column: Scope, known: dict[Node, Float32] | None = None) -> list[Float32]:
+        """The terms of a row at the fragment's first column. known: in place of what they are made of."""
+        scope = emitter.join(row, first_column, known=known)
         return [scope.value_of(t.node) for t in self.terms]
 
     def known(self, begin: list[Float32], offset: int, unit: Float32 | None = None) -> dict[Node, Float32]:

@@ -73,6 +73,8 @@ class Hooks(Fixed):
             found = rows.apart(root, self.words["mask"].nodes)
             self.spread["mask"] = tuple((n, line) for n, line in found if line is Line.DIAGONAL)[:MOST_SPREAD]
         self.units = self._units() if own_rows and self.split and not plan.precise else None
+        apart = self.split and (self.split.walked or self.split.of_row or self.split.factors)
+        self.loses = bool(apart) and self.has("mask") and not own_rows
 
     def _units(self) -> Terms | None:
         """None too where the graph is no more than the score."""
@@ -102,8 +104,9 @@ class Hooks(Fixed):
         return _exponent_scale(self.split, scale, self.factor())
 
     def factor(self) -> Float32 | None:
-        """What the graph multiplies all scores by, where that is kept apart."""
-        return self.split.factor(self.emitters["score"].launch) if self.split else None
+        """What the graph multiplies all scores by, where that is kept apart; 1 for NaN where rows may be `Added.lost`."""
+        factor = self.split.factor(self.emitters["score"].launch) if self.split else None
+        return select(factor != factor, Float32(1.0), factor, Float32) if self.loses and factor is not None else factor
 
     def walks(self) -> bool:
         """Whether the score graph adds affine terms that are kept apart from it."""
@@ -126,7 +129,7 @@ class TileHooks(Fixed):
         self.emitters, self.reads, self.scopes, self.words = hooks.emitters, hooks.reads, scopes, hooks.words
         self.walker = Walker(hooks.terms, scopes["score"]) if hooks.terms else None
         self.split, self.packed, self.gathers, self.pack = hooks.split, hooks.packed, hooks.gathers, hooks.pack
-        self.units, self.spread = hooks.units, hooks.spread
+        self.units, self.spread, self.loses = hooks.units, hooks.spread, hooks.loses
 
     def rows(self, positions: Sequence[Int32], heads: Sequence[Int32] | None = None) -> "RowHooks":
         """Computes what a row needs beside its key, for score and mask. positions: q of each row; heads: h of each row where
@@ -143,7 +146,7 @@ class RowHooks(Fixed):
         self._emitters, self._tiles, self._rows, self._leaves = tile.emitters, tile.scopes, rows, leaves
         self._reads, self._walker, self._words, self._split = tile.reads, tile.walker, tile.words, tile.split
         self._packed, self._gathers, self._pack, self._units = tile.packed, tile.gathers, tile.pack, tile.units
-        self._spread = tile.spread
+        self._spread, self._loses = tile.spread, tile.loses
 
     def slices(self, kind: str, first_column: Int32, area: Area) -> list[Stretch]:
         """The look-ups of the score or mask graph that may be read as slices of this fragment, where each is `inside`."""
@@ -154,18 +157,30 @@ class RowHooks(Fixed):
 
     def added(self, first_column: Int32, area: Area) -> Added:
         """What `score` leaves out, at a fragment."""
-        if self._split is None or not (self._split.walked or self._split.of_row):
+        if self._split is None or not (self._split.walked or self._split.of_row or self._loses):
             return NOTHING
-        rows = self._rows["score"]
-        begin = [in_log2(_sum(row, self._split.of_row)) if self._split.of_row else Float32(0.0) for row in rows]
-        if not self._split.walked:
-            return Added(begin, None, area.columns)
-        first, emitter = self._tiles["score"].inner(kv=first_column), self._emitters["score"]
-        for i, row in enumerate(rows):
-            starts = self._walker.start(emitter, row, first)
-            begin[i] = sum((starts[k] * (sign * LOG2_E) for sign, k in self._split.walked), begin[i])
-        step = sum((self._walker.steps[k] * (sign * LOG2_E) for sign, k in self._split.walked), Float32(0.0))
-        return Added(begin, step, area.columns)
+        rows, step, clean, lost = self._rows["score"], None, None, []
+        sums = [_sum(row, self._split.of_row) for row in rows]
+        if self._loses:
+            finite, clean = self._walker.finite() if self._split.walked else (Boolean(True), None)
+            spoilt = self._factor_is_nan() | ~finite
+            lost = [spoilt | Boolean(~(value < math.inf)) for value in sums]
+            sums = [select(one, Float32(0.0), value, Float32) for one, value in zip(lost, sums)]
+        begin = [in_log2(value) for value in sums] if self._split.of_row else [Float32(0.0)] * len(rows)
+        if self._split.walked:
+            first, emitter = self._tiles["score"].inner(kv=first_column), self._emitters["score"]
+            for i, row in enumerate(rows):
+                starts = self._walker.start(emitter, row, first, clean)
+                begin[i] = sum((starts[k] * (sign * LOG2_E) for sign, k in self._split.walked), begin[i])
+            step = sum((self._walker.steps[k] * (sign * LOG2_E) for sign, k in self._split.walked), Float32(0.0))
+            if self._loses:
+                step = select(cute.math.absf(step) < math.inf, step, Float32(0.0), Float32)
+        return Added(begin, step, area.columns, tuple(lost))
+
+    def _factor_is_nan(self) -> Boolean:
+        """Of the whole launch."""
+        factor = self._split.factor(self._emitters["score"].launch)
+        return Boolean(False) if factor is None else Boolean(factor != factor)
 
     def factor(self, i: int = 0) -> Float32 | None:
         """`Hooks.factor` of a row."""

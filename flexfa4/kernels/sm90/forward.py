@@ -186,7 +186,7 @@ class Forward:
         group = cute.arch.make_warp_uniform(thread_in_cta // GROUP_THREADS - 1)
         thread = thread_in_cta % GROUP_THREADS
         products = self.products(shapes, shared)
-        softmax = OnlineSoftmax(hooks.softmax_scale(ends.scale), t.rescale_tau, hooks.factor() is not None,
+        softmax = OnlineSoftmax(hooks.softmax_scale(ends.scale), t.rescale_tau, hooks.factor() is not None, hooks.loses,
                                 lean=self.signature.placed or hooks.walks() or t.fragment_registers > 200)
         row, column = coordinates(thread)
         apart = tuple(offset // self.signature.plan.pack for offset in ROW_OFFSETS)

@@ -64,7 +64,8 @@ class PackedP(Fixed):
 class OnlineSoftmax(Fixed):
     """top: what is subtracted from the scores of each row, in log2 (-inf: no key seen), base: the same as a number to subtract
     (0 then), row_sum: this thread's share of the sum of exponentials; all in registers. scale: what scores are multiplied by in
-    the exponent. signed: it may be negative. lean: base is made of top where it is needed. That saves two registers, which
+    the exponent. signed: it may be negative. loses: rows may be `Added.lost`: their sum is -inf from the first tile on, and the
+    end makes NaN of that where a key was seen. lean: base is made of top where it is needed. That saves two registers, which
     kernels need that spill others; in those that do not, ptxas then copies a quarter of P once more.
 
     A tile's exponentials are taken below the top of the tiles before it, without waiting for its own maximum, which takes half as
@@ -76,8 +77,8 @@ class OnlineSoftmax(Fixed):
     rounding, which all exponentials of the row share and the end divides by. Of a top beyond `FAR`, as masks by -1e10 leave it,
     it would overflow: there the product is rounded as the top's was (`_far`)."""
 
-    def __init__(self, scale: Float32, tau: float, signed: bool, lean: bool = False):
-        self.scale, self.most, self.signed = scale, 2.0**tau, signed
+    def __init__(self, scale: Float32, tau: float, signed: bool, loses: bool = False, lean: bool = False):
+        self.scale, self.most, self.signed, self.loses = scale, 2.0**tau, signed, loses
         self.top, self.row_sum, self.tile_sum, self.factors = (cute.make_rmem_tensor(ROWS, Float32) for _ in range(4))
         self.kept = None if lean else cute.make_rmem_tensor(ROWS, Float32)
 
@@ -108,6 +109,8 @@ class OnlineSoftmax(Fixed):
         self._exponentials(scores, added, p, far)
         for i in range(ROWS):
             self.row_sum[i] = self.tile_sum[i]
+            if self.loses:
+                self.row_sum[i] = self.row_sum[i] + select(added.lost[i], Float32(-math.inf), Float32(0.0), Float32)
 
     def update(self, scores: cute.Tensor, added: Added, p: PackedP) -> Boolean:
         """A later tile: P of the scores. Returns whether any row of the warp is to `move`; `add` follows."""
@@ -123,8 +126,10 @@ class OnlineSoftmax(Fixed):
         for i in range(ROWS):
             top, before = self._tile_maximum(scores, added, i), self.top[i]
             self._raise_top(i, select(top > before, top, before, Float32))
-            # Where a row has seen no key yet its sum and its O are 0, and so is the factor.
+            # Where a row has seen no key yet its O and its sum, if it is not lost, are 0, and any factor will do.
             self.factors[i] = cute.math.exp2(before - self.base(i), fastmath=True)
+            if self.loses:
+                self.factors[i] = select(before == -math.inf, Float32(1.0), self.factors[i], Float32)
             self.row_sum[i] = self.row_sum[i] * self.factors[i]
         self._exponentials(scores, added, p, True)
 
@@ -174,6 +179,9 @@ class OnlineSoftmax(Fixed):
         exponentials in `tile_sum`, of each row; 0, -inf and 0 for a row without keys."""
         for i in range(ROWS):
             total = _across_quad(self.row_sum[i], operator.add)
+            if self.loses:
+                seen = select(self.top[i] == -math.inf, Float32(0.0), Float32(math.nan), Float32)
+                total = select(total == -math.inf, seen, total, Float32)
             self.tile_sum[i] = total
             empty = total == 0.0
             self.factors[i] = select(empty, Float32(0.0), cute.arch.rcp_approx(total), Float32)
