@@ -253,6 +253,7 @@ def padded_columns(columns: int, element_bytes: int) -> int:
 
 def aligned(t: Tensor) -> Tensor:
     """`t` [B, H, S, D] itself where TMA can read it: last stride 1, a base and other strides of whole 16 bytes; else a copy."""
+    t = t.resolve_neg()
     step = TMA_BYTES // t.element_size()
     batch, head, row, column = t.stride()
     t = t.detach() if t.requires_grad else t
@@ -275,7 +276,8 @@ def _values(bounds: Sequence[BoundGraph | None], device: torch.device) -> tuple[
         if bound is None:
             continue
         for t in bound.tensors:
-            t = t.detach() if t.requires_grad else t
+            # Of a conjugate's imaginary part the memory holds the negative.
+            t = (t.detach() if t.requires_grad else t).resolve_neg()
             if t.device != device:
                 with capture.beside(device):
                     t = t.to(device)

@@ -241,8 +241,10 @@ def _kind(tensors: tuple[Tensor, Tensor, Tensor], call: Attention, dense: tuple[
 
 
 def _usual(query: Tensor, key: Tensor, value: Tensor, scale) -> bool:
-    """Whether these are usual arguments, and no mode of torch looks on."""
+    """Whether these are usual arguments, whose memory holds what they are, and no mode of torch looks on."""
     if type(query) not in _USUAL or type(key) not in _USUAL or type(value) not in _USUAL or type(scale) not in _NUMBERS:
+        return False
+    if query.is_neg() or key.is_neg() or value.is_neg():
         return False
     return not _any_autocast() and _modes() == 0 and _transform() is None and forward_ad._current_level < 0
 
@@ -297,10 +299,10 @@ def _none() -> None:
 
 
 def _lie_as(captures: tuple, query: Tensor, dense: tuple[bool, ...]) -> bool:
-    """Whether captured tensors are such as the kernel takes: none is elsewhere, empty, larger than 32 bits count, or wants a
-    gradient, and the last dimension of each is contiguous where `dense` says so, and only there."""
+    """Whether captured tensors are such as the kernel takes: none is elsewhere, empty, larger than 32 bits count, a lazy
+    negative, or wants a gradient, and the last dimension of each is contiguous where `dense` says so, and only there."""
     for t, last_is_dense in zip(captures, dense):
-        if t.requires_grad and torch.is_grad_enabled():
+        if t.is_neg() or t.requires_grad and torch.is_grad_enabled():
             return False
         if t.get_device() != query.get_device() or type(t) not in _USUAL or t.numel() == 0 or max(t.shape, default=0) >> 31:
             return False

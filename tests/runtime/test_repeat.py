@@ -150,6 +150,26 @@ def test_inputs_that_lie_otherwise(launches):
         assert launches[-1][2][0][0].data_ptr() % 16 == 0
 
 
+def test_lazy_negatives_reach_the_kernel_as_numbers(launches):
+    """The imaginary part of a conjugate is a view whose memory holds the negative."""
+    tensors, table = inputs(), torch.randn(S)
+    lazy = [t.neg()._neg_view() for t in (*tensors, table)]
+    assert all(t.is_neg() for t in lazy)
+
+    def call(q, k, v, bias):
+        del launches[:]
+        flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[j])
+        given = launches[0][2][0], launches[0][2][4]
+        assert not any(t.is_neg() for tensors in given for t in tensors)
+        return tuple(map(plain, given))
+
+    right = call(*tensors, table)
+    for _ in range(3):
+        for at in range(4):
+            assert call(*[mine if i == at else t for i, (mine, t) in enumerate(zip(lazy, (*tensors, table)))]) == right
+        assert call(*tensors, table) == right
+
+
 def test_what_a_first_call_refuses_is_refused_after_one_that_went_well(launches):
     q, k, v = inputs()
     flex_attention(q, k, v)
