@@ -9,6 +9,7 @@ from typing import Callable, Sequence
 import torch
 from torch import Tensor
 
+from flexfa4.facts.doubles import needs_doubles
 from flexfa4.ir import DType
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import WIDE_KEYS, Assumptions, BudgetError, Heads, Plan, RowLayout, plan_forward, row_layout, wide_layout
@@ -67,6 +68,11 @@ def choose(arch: str | None, query: Tensor, key: Tensor, value: Tensor, scale: f
     present = [b for b in bounds if b is not None]
     if any(0 in t.shape for b in present for t in b.tensors):
         return Choice(None, "a captured tensor is empty")
+    for bound in present:
+        if needs_doubles(bound.graph):
+            name = f"{bound.origin.where()}: {bound.origin.name}"
+            return Choice(None, f"{name} compares, rounds or subtracts float64 values, and the kernels compute in float32: "
+                          "capture integers, or what is exact enough in float32")
     too_large = _too_large(query, key, present)
     if too_large:
         return Choice(None, f"{too_large}: the kernels count in 32 bits")

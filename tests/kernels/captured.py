@@ -108,11 +108,15 @@ def numbers(dtype: torch.dtype) -> torch.Tensor:
     return torch.randint(low, high, (HEADS, 2 * LENGTH), generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
+# float64 values are not compared in a kernel.
+COMPARING = of_two_lines, of_two_masked_lines, of_labels, of_masked_key
+
+
 def every() -> list[tuple[str, dict[str, Callable]]]:
     """(name, mods) of every type in every role, one way of lying each; role by role."""
     made = []
     for i, role in enumerate(ROLES):
-        for k, dtype in enumerate(TYPES):
+        for k, dtype in enumerate(TYPES[:-1] if role in COMPARING else TYPES):
             layout = LAYOUTS[(i + k) % len(LAYOUTS)]
             names = str(dtype).removeprefix("torch."), layout.__name__, role.__name__
             made.append((" ".join(names).replace("_", " "), role(layout(numbers(dtype)))))
