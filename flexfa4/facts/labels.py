@@ -6,8 +6,8 @@ tells most such tiles apart too.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from .interval_values import Interval, Space, boolean, either, negate
 from .tables import Runs, SparseTable, flat_row, runs_of
 
 
-@dataclass(frozen=True)
-class LabelPair:
+class LabelPair(NamedTuple):
     """An equality test between element `a` and element `b` of tables of labels, the same row of each.
 
     loads: the two LOAD nodes. captures: their tables (one where both read the same). dim: the label axis of both.
@@ -157,10 +156,10 @@ class LabelTable:
 
 def _distinct(values: np.ndarray) -> bool:
     """Whether no value comes twice."""
-    if not np.count_nonzero(values[1:] <= values[:-1]):
+    if not (values[1:] <= values[:-1]).nonzero()[0].size:
         return True
     ordered = np.sort(values)
-    return not np.count_nonzero(ordered[1:] == ordered[:-1])
+    return not (ordered[1:] == ordered[:-1]).nonzero()[0].size
 
 
 def _by_first_appearance(values: np.ndarray, row: np.ndarray) -> np.ndarray:

@@ -27,12 +27,13 @@ class Tables:
 
     def labels(self, pair: LabelPair) -> LabelTable | None:
         """The table of an equality test; None where its labels have no runs to speak of."""
-        if pair not in self._made:
-            self._made[pair] = self._labels(pair)
-        return self._made[pair]
+        found = self._made.get(pair, self)               # itself: not made yet
+        if found is self:
+            found = self._made[pair] = self._labels(pair)
+        return found
 
     def _labels(self, pair: LabelPair) -> LabelTable | None:
-        if isinstance(self.tensors, HostTensors) and len(pair.captures) == 1:
+        if type(self.tensors) is HostTensors and len(pair.captures) == 1:
             runs = self.tensors.runs(pair.captures[0])
             if runs is not None:
                 return LabelTable(pair, runs, tuple(self.tensors[pair.captures[0]].shape), (runs.length,), self.space)
@@ -85,9 +86,10 @@ class Tables:
         key = ("array", capture)
         if key not in self._made:
             t = self.tensors[capture]
-            t = t if t.device.type == "cpu" and not t.requires_grad else t.detach().cpu()
-            t = t.float() if t.dtype is torch.bfloat16 else t
-            self._made[key] = t.resolve_neg().numpy() if t.dtype.is_floating_point else t.numpy()
+            t = t if t.is_cpu and not t.requires_grad else t.detach().cpu()
+            if t.dtype.is_floating_point:
+                t = (t.float() if t.dtype is torch.bfloat16 else t).resolve_neg()
+            self._made[key] = t.numpy()
         return self._made[key]
 
     def _table(self, capture: int, spread: tuple[int, ...]):

@@ -58,8 +58,7 @@ class Runs:
 
 def runs_of(matrix: np.ndarray, most_share: float = 0.25) -> Runs | None:
     """The runs of a matrix; None where they are more than a share of the elements, or a value is NaN."""
-    flat = matrix.reshape(-1)
-    length = matrix.shape[1]
+    length, flat = matrix.shape[1], matrix.reshape(-1)
     starts = _changes(flat, length)
     if starts.size > most_share * flat.size:
         return None

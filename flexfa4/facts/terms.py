@@ -5,7 +5,7 @@ row or a column of tiles then takes one number a tile, where the whole mask take
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Sequence
 
@@ -28,7 +28,8 @@ class Comparison:
     """The sum of the signed nodes `q` against that of `kv`, with `op` LT, LE or EQ; the query's sum on the left if `q_left`.
 
     Each node depends on one of the positions at most. dtype: of both sides. pair: the same as an equality of labels, where it
-    is one; `q_load` says which of its two look-ups is the query's.
+    is one; `q_load` says which of its two look-ups is the query's. bare: whether the query's side, and the key's, is the position
+    itself.
     """
 
     op: Op
@@ -38,6 +39,11 @@ class Comparison:
     dtype: DType
     pair: LabelPair | None = None
     q_load: int = 0
+    bare: tuple[bool, bool] = field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "bare", tuple(len(side) == 1 and side[0][0] > 0 and side[0][1].op is op
+                                               for side, op in ((self.q, Op.Q), (self.kv, Op.KV))))
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,11 @@ class Graph:
         """Every node, arguments before users, the root last."""
         return self._order
 
+    @property
+    def ops(self) -> frozenset[str]:
+        """The names of all ops that occur."""
+        return self._ops
+
     def uses(self, *ops: Op) -> bool:
         for op in ops:
             if op.name in self._ops:

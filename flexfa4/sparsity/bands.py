@@ -102,6 +102,8 @@ class _Mask:
         """(query's side, key's side) of a comparison; the interval of a one-sided term, Booleans [3, n]."""
         if isinstance(term, OneSided):
             return self._interval(self.q if term.axis is not Op.KV else self.kv, term.node)
+        if term.bare == (True, True):
+            return Position(self.q), Position(self.kv)
         table = None if term.pair is None else self.analysis.tables.labels(term.pair)
         if table is not None:
             loads = term.pair.loads
@@ -113,11 +115,14 @@ class _Mask:
     def _interval(self, axis: Axis, n: Node) -> Interval:
         """Bounds of a node over tiles and at their ends; Unfit where it may be NaN or read out of range."""
         if n not in axis.known:
-            env = {Op.B: (self.b, self.b), Op.H: (self.h, self.h), axis.op: axis.stacked}
-            with np.errstate(all="ignore"):
-                self.analysis.along(order_of(n), env, axis.known)
+            if n.op is Op.SLOT:
+                self.analysis.along((n,), {}, axis.known)
+            else:
+                env = {Op.B: (self.b, self.b), Op.H: (self.h, self.h), axis.op: axis.stacked}
+                with np.errstate(all="ignore"):
+                    self.analysis.along(order_of(n), env, axis.known)
         found = axis.known[n]
-        if np.any(found.poison) or np.any(found.nan):
+        if found.poison is not False and np.any(found.poison) or found.nan is not False and np.any(found.nan):
             raise Unfit
         return found
 
@@ -204,16 +209,22 @@ class _Mask:
         """An AND of intervals is one: in each row the tiles that are possible, and among them those that are certain."""
         columns, rows = self.columns.count, self.rows.count
         may = must = inner = None, None
-        known, back = True, None
-        for term, sides in self._each():
-            if _come_back(sides):
+        known, back, first = True, None, True
+        for term in self.terms.terms:
+            sides = self._of_term(term)
+            self._sides.append(sides)
+            one_sided = isinstance(term, OneSided)
+            if not one_sided and isinstance(sides[0], Labels):
                 back = sides if back is None else both(back, sides)
                 continue
             possible, certain = self._intervals(term, sides)
-            may = later(may[0], possible[0]), earlier(may[1], possible[1])
-            inner = _but_one(inner, must, certain)
-            must = later(must[0], certain[0]), earlier(must[1], certain[1])
-            known = known and not isinstance(term, OneSided) and sides[0].dense and sides[1].dense
+            if first:
+                may, must, first = possible, certain, False
+            else:
+                may = later(may[0], possible[0]), earlier(may[1], possible[1])
+                inner = _but_one(inner, must, certain)
+                must = later(must[0], certain[0]), earlier(must[1], certain[1])
+            known = known and not one_sided and sides[0].dense and sides[1].dense
         if back is not None:
             return self._rectangles(back, may, must, known)
         # In each row [begin, first) and [last, end) are PARTIAL and [first, last) is FULL.
@@ -224,7 +235,8 @@ class _Mask:
         np.copyto(first, 0 if must[0] is None else must[0], where=some)
         np.copyto(last, columns if must[1] is None else must[1], where=some)
         if known:
-            open_ = [(np.maximum(low, begin), np.minimum(high, end)) for low, high in self._looks(may, must, inner)]
+            open_ = [(begin if low is None else np.maximum(low, begin), end if high is None else np.minimum(high, end))
+                     for low, high in _looks(must, inner)]
         else:
             open_ = [(begin, first), (last, end)]
         kinds = self._open_tiles(*_tiles(open_), known)
@@ -255,18 +267,6 @@ class _Mask:
         begin, end = (x & ((1 << bits_of(count)) - 1) for x in full)
         return self._segments((full.begin >> bits_of(count), begin, end), places_in(partial, count), kinds)
 
-    def _looks(self, may: tuple, must: tuple, inner: tuple) -> list[tuple]:
-        """The intervals of columns, beside those that are not possible, in which two terms or more are not certain: left and
-        right of where all terms but one hold, and between those of terms that hold nowhere together."""
-        columns, found = self.columns.count, []
-        if inner[0] is not None:
-            found.append((0 if may[0] is None else may[0], inner[0]))
-        if must[0] is not None and must[1] is not None:
-            found.append((must[1], must[0]))
-        if inner[1] is not None:
-            found.append((inner[1], columns if may[1] is None else may[1]))
-        return found
-
     def _intervals(self, term, sides) -> tuple:
         """((begin, end) of the columns where the term may hold, of those where it certainly does), each int64 [rows], int, or
         None for all columns before or after."""
@@ -278,14 +278,13 @@ class _Mask:
             return tuple(_only_run(np.broadcast_to(x, (3, columns))[0]) for x in (sides.hi, sides.lo))
         f, g, below = self._oriented(term, sides)
         if term.op is Op.EQ:
-            begin, end = g.from_low(f.hi, False, f.within), g.from_high(f.lo, True, f.within)
-            nowhere = begin >= end
-            begin[nowhere] = end[nowhere] = columns
-            return (g.from_high(f.lo, False, f.within), g.from_low(f.hi, True, f.within)), (begin, end)
+            begin, end = g.from_low(f, False), g.from_high(f, True)
+            # One that holds nowhere for certain is past its end from its begin on.
+            return (g.from_high(f, False), g.from_low(f, True)), (begin, np.maximum(begin, end))
         beyond = (term.op is Op.LT) is not below
         if below:
-            return (None, g.from_low(f.hi, beyond, f.within)), (None, g.from_high(f.lo, beyond, f.within))
-        return (g.from_high(f.lo, beyond, f.within), None), (g.from_low(f.hi, beyond, f.within), None)
+            return (None, g.from_low(f, beyond)), (None, g.from_high(f, beyond))
+        return (g.from_high(f, beyond), None), (g.from_low(f, beyond), None)
 
     def _oriented(self, term: Comparison, sides: tuple[Side, Side]) -> tuple[Side, Side, bool]:
         """(the rows' side, the columns' side, rising along them, whether that is on the left)."""
@@ -512,6 +511,19 @@ def _but_one(inner: tuple, must: tuple, found: tuple) -> tuple:
     if must[1] is not None and found[1] is not None:
         end = earlier(end, np.maximum(must[1], found[1]))
     return begin, end
+
+
+def _looks(must: tuple, inner: tuple) -> list[tuple]:
+    """The intervals of columns in which two terms or more are not certain, of those that are possible: left (None: from the first
+    one on) and right (None: to the last) of where all terms but one hold, and between those of terms that hold nowhere together."""
+    found = []
+    if inner[0] is not None:
+        found.append((None, inner[0]))
+    if must[0] is not None and must[1] is not None:
+        found.append((must[1], must[0]))
+    if inner[1] is not None:
+        found.append((inner[1], None))
+    return found
 
 
 def _only_run(x: np.ndarray) -> tuple[int, int]:

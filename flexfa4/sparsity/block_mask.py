@@ -3,6 +3,7 @@ asks for."""
 from __future__ import annotations
 
 import warnings
+from operator import is_
 from typing import Callable
 
 import torch
@@ -27,6 +28,9 @@ from .work_spans import WorkSpans, has_label_tests
 
 MaskMod = Callable
 
+_CPU = torch.device("cpu")
+# Ops of masks that tell batches or heads apart.
+_ROWS = frozenset({"B", "H"})
 # Tile size of what is printed and drawn; engines ask for their own.
 _SHOWN_TILE = 128
 
@@ -46,9 +50,10 @@ class BlockMask:
         self.bound = bound
         self._data = data
         self._own_mod = own_mod
-        self._state = fingerprint_of(bound)
-        # Of the trace that `bound` is of, where it is kept, a question says sooner than `fingerprint_of` what changed.
+        # Of the trace that `bound` is of, where it is kept, a question says sooner than `fingerprint_of` what changed; and before
+        # the first one nothing was made of the captures' values that could be wrong now.
         self._trace = trace
+        self._state = None if trace is not None else fingerprint_of(bound)
         self._spans: dict[tuple, Spans | WorkSpans] = {}
         self.revision = 0
         # What the latest build of spans took.
@@ -61,8 +66,8 @@ class BlockMask:
     @property
     def mask_shape(self) -> tuple[int, int]:
         """(Bm, Hm): how many batches and heads are told apart; 1 where the mask ignores them."""
-        graph = self.bound.graph
-        return (self.shape[0] if graph.uses(Op.B) else 1), (self.shape[1] if graph.uses(Op.H) else 1)
+        ops = self.bound.graph.ops
+        return self.shape[0] if "B" in ops else 1, self.shape[1] if "H" in ops else 1
 
     def spans(self, q_tile: int = 128, kv_tile: int = 128, transposed: bool = False,
               device: torch.device | str | None = None) -> Spans:
@@ -136,8 +141,16 @@ class BlockMask:
 
         Raises StaleMaskError where that is impossible: the captures moved to another device than the mask's.
         """
-        if self._trace is not None and self._state.has(self._trace.captures_of(self.mask_mod)):
-            return
+        if self._trace is not None:
+            captures, state = self._trace.captures_of(self.mask_mod), self._state
+            if state is not None:
+                if state.has(captures):
+                    return
+            elif captures is not None and all(map(is_, captures, self.bound.tensors)):
+                self._state = fingerprint_of(self.bound)
+                return
+            else:
+                self._state = fingerprint_of(self.bound)
         bound = bind(self.mask_mod, "mask")
         state = fingerprint_of(bound)
         self._trace = None
@@ -236,7 +249,8 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
     B, H = 1 if B is None else B, 1 if H is None else H
     _check_lengths(B, H, Q_LEN, KV_LEN)
     bound, trace = traced(mask_mod, "mask")
-    _warn_of_one(bound, given)
+    if not bound.graph.ops.isdisjoint(_ROWS):
+        _warn_of_one(bound, given)
     return BlockMask(mask_mod, (B, H, Q_LEN, KV_LEN), _device_of(bound, device), bound, trace=trace)
 
 
@@ -287,6 +301,8 @@ def _at_least(least: int, x) -> bool:
 
 
 def _check_lengths(B, H, q_len, kv_len) -> None:
+    if type(B) is type(H) is type(q_len) is type(kv_len) is int and B >= 0 and H >= 1 and q_len >= 0 and kv_len >= 0:
+        return
     for name, value, least in (("B", B, 0), ("H", H, 1), ("Q_LEN", q_len, 0), ("KV_LEN", kv_len, 0)):
         if not _at_least(least, value):
             raise ShapeError(f"{name}={value!r}: expected a whole number of at least {least}"
@@ -295,22 +311,26 @@ def _check_lengths(B, H, q_len, kv_len) -> None:
 
 def _device_of(bound: BoundGraph, device: torch.device | str | None) -> torch.device:
     """The device of the mask: that of its captures, which must all be on one (0-d ones may be on the CPU)."""
-    homes = {t.device for t in bound.tensors if t.ndim}
-    if len(homes) > 1:
-        raise ShapeError(f"{bound.origin.name} captures tensors on {' and '.join(sorted(map(str, homes)))}; "
-                         "move them to one device")
-    home = homes.pop() if homes else None
+    home = None
+    for t in bound.tensors:
+        if t.ndim and home != t.device:
+            if home is not None:
+                raise ShapeError(f"{bound.origin.name} captures tensors on "
+                                 f"{' and '.join(sorted({str(t.device) for t in bound.tensors if t.ndim}))}; "
+                                 "move them to one device")
+            home = t.device
     if device is None:
-        return home or torch.device("cpu")
+        return home or _CPU
     asked = device
     try:
         device = torch.device(asked)
     except (RuntimeError, TypeError) as error:
         raise ShapeError(f"device={asked!r}: {str(error).splitlines()[0]}") from None
-    if device.type == "cuda" and not (torch.cuda.is_initialized() or torch.cuda.is_available()):
-        raise ShapeError(f"device={str(asked)!r}: torch finds no CUDA device here; leave device out for the CPU")
-    if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", torch.cuda.current_device())
+    if device.type == "cuda":
+        if (home is None or home.type != "cuda") and not (torch.cuda.is_initialized() or torch.cuda.is_available()):
+            raise ShapeError(f"device={str(asked)!r}: torch finds no CUDA device here; leave device out for the CPU")
+        if device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
     if home is not None and home != device:
         raise ShapeError(f"{bound.origin.name} captures tensors on {home}, and device={device} was asked for; move one of them")
     return device

@@ -19,6 +19,8 @@ def on_host(bound: BoundGraph, here: Callable[[torch.Tensor], bool] = on_cpu) ->
     """`bound` with its captures on the CPU, detached. All that are not `here` are copied together, many labels as their runs too;
     the device is waited for once, when one of them is first read."""
     tensors = bound.tensors
+    if here is on_cpu and all([t.is_cpu for t in tensors]):
+        return bound
     away = [i for i, t in enumerate(tensors) if not here(t)]
     if not away:
         return bound

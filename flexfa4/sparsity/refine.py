@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import math
-from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -28,6 +28,7 @@ _COARSEST_SMALL, _COARSEST_LARGE = 32, 8
 _SMALL = 512
 # Squares looked at together: their arrays stay in the last-level cache, and memory stays bounded where nothing can be skipped.
 _BATCH = 1 << 17
+_NUMPY = Space(None)
 _CHILD_I, _CHILD_J = (x.reshape(1, -1) for x in np.indices((_FAN, _FAN)))
 
 
@@ -88,18 +89,24 @@ class Refiner:
     """Classifies the tiles of one mask. `bound` holds CPU tensors."""
 
     def __init__(self, bound: BoundGraph, tiling: Tiling, budget: int):
-        self.bound, self.tiling = bound, tiling
+        self.bound, self.tiling, self.budget = bound, tiling, budget
         limits = {Op.B: (0, tiling.Bm - 1), Op.H: (0, tiling.Hm - 1), Op.Q: (0, tiling.q_len - 1), Op.KV: (0, tiling.kv_len - 1)}
-        self.analysis = Analysis(bound, limits, Space(None))
-        self.work = Work(tiles=tiling.Bm * tiling.Hm * tiling.q_tiles * tiling.kv_tiles)
-        self.judge = Judge(self.analysis, self.work)
-        self.settler = Settler(bound, self.judge, self.judge.breaks, self.work, budget)
+        self.analysis = Analysis(bound, limits, _NUMPY)
+        self.work = Work(tiling.Bm * tiling.Hm * tiling.q_tiles * tiling.kv_tiles)
+
+    @cached_property
+    def judge(self) -> Judge:
+        return Judge(self.analysis, self.work)
+
+    @cached_property
+    def settler(self) -> Settler:
+        return Settler(self.bound, self.judge, self.judge.breaks, self.work, self.budget)
 
     def of(self, graph: Graph) -> "Refiner":
         """As `Analysis.of`: judges cells for another graph."""
-        other = copy(self)
-        other.bound, other.analysis = replace(self.bound, graph=graph), self.analysis.of(graph)
-        other.judge = Judge(other.analysis, self.work)
+        other = Refiner.__new__(Refiner)
+        other.bound, other.tiling, other.budget = replace(self.bound, graph=graph), self.tiling, self.budget
+        other.analysis, other.work = self.analysis.of(graph), self.work
         return other
 
     def _settled(self, cells: Cells, undecided: np.ndarray, poison, shape: tuple[int, ...]) -> np.ndarray:

@@ -5,7 +5,7 @@ comes back, which are known by the positions at which their runs begin. There a 
 """
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -18,16 +18,14 @@ _LARGE = 1 << 61
 
 class Axis:
     """The `count` tiles along the queries or the keys, `first` and `last` position of each, int64 [n]; and what is known of nodes
-    there, as intervals [3, n]: over the tile, at its first and at its last position.
+    there, as intervals [3, n]: over the tile, at its first and at its last position. number: 0 .. n - 1, of a grid alone.
 
     tiles: (first, last) of tiles that ascend and are disjoint, one at least, where they are not those of the grid (`on_grid`)."""
 
     def __init__(self, op: Op, length: int, tile: int, tiles: tuple[np.ndarray, np.ndarray] | None = None):
         self.op, self.tile, self.length, self.on_grid = op, tile, length, tiles is None
         if tiles is None:
-            self.first = np.arange(0, length, tile)
-            self.last = self.first + (tile - 1)
-            self.last[-1] = length - 1
+            self.first, self.last, self.number = _grid(length, tile)
         else:
             self.first, self.last = tiles
         self.count = self.first.size
@@ -62,13 +60,25 @@ class Axis:
         return found
 
 
+@lru_cache(maxsize=16)
+def _grid(length: int, tile: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """First and last position of the tiles of a grid, and their numbers."""
+    first, number = np.arange(0, length, tile), np.arange(-(-length // tile))
+    last = first + (tile - 1)
+    last[-1] = length - 1
+    for found in (first, last, number):
+        found.flags.writeable = False
+    return first, last, number
+
+
 class Side:
     """One side of a comparison over n tiles of an axis: least and greatest value `lo` and `hi`, [n].
 
     corners(i): the values at the first and last position of tiles i, [2, m]; None where they are not known exactly. dense: every
     whole number from lo to hi is a value at some position of the tile. within: Python ints that no value lies outside of; None:
-    not known. from_low, from_high: the first tile whose least, or greatest, value is at least v (`beyond`: greater than v), for
-    each v [m], n where there is none; `bounds`: as `within`, of v. Only for sides that rise (`rises`).
+    not known. from_low, from_high: the first tile whose least value is at least the greatest of each tile of another side, or
+    whose greatest is at least the other's least (`beyond`: greater), [m], n where there is none: not to be written to. Only for
+    sides that rise (`rises`).
     """
 
     dense = False
@@ -87,11 +97,11 @@ class Side:
         """Whether lo and hi rise from tile to tile."""
         return bool((self.lo[1:] >= self.lo[:-1]).all() and (self.hi[1:] >= self.hi[:-1]).all())
 
-    def from_low(self, v: np.ndarray, beyond: bool, bounds: tuple[int, int] | None) -> np.ndarray:
-        return self.lo.searchsorted(v, "right" if beyond else "left")
+    def from_low(self, other: "Side", beyond: bool) -> np.ndarray:
+        return self.lo.searchsorted(other.hi, "right" if beyond else "left")
 
-    def from_high(self, v: np.ndarray, beyond: bool, bounds: tuple[int, int] | None) -> np.ndarray:
-        return self.hi.searchsorted(v, "right" if beyond else "left")
+    def from_high(self, other: "Side", beyond: bool) -> np.ndarray:
+        return self.hi.searchsorted(other.lo, "right" if beyond else "left")
 
 
 class Negated(Side):
@@ -126,33 +136,43 @@ class Position(Side):
     def rises(self) -> bool:
         return True
 
-    def from_low(self, v, beyond, bounds):
-        if not self._exact(v, bounds):
-            return super().from_low(v, beyond, bounds)
-        return self._tiles(v, beyond - self.added + self.axis.tile - 1, bounds)
+    def from_low(self, other, beyond):
+        if not self._exact(other):
+            return super().from_low(other, beyond)
+        return self._tiles(other, other.hi, self.axis.tile - 1, beyond - self.added + self.axis.tile - 1)
 
-    def from_high(self, v, beyond, bounds):
-        if not self._exact(v, bounds):
-            return super().from_high(v, beyond, bounds)
+    def from_high(self, other, beyond):
+        if not self._exact(other):
+            return super().from_high(other, beyond)
         more, length = beyond - self.added, self.axis.length
-        tiles = self._tiles(v, more, bounds)
-        if length % self.axis.tile and bounds[1] + more >= length:
-            tiles[v >= length - more] = self.axis.count
+        tiles = self._tiles(other, other.lo, 0, more)
+        if length % self.axis.tile and other.within[1] + more >= length:
+            tiles = np.where(other.lo >= length - more, self.axis.count, tiles)
         return tiles
 
-    def _exact(self, v: np.ndarray, bounds: tuple[int, int] | None) -> bool:
+    def _exact(self, other: Side) -> bool:
         """Whether division is as good as bisection: nothing wraps around."""
+        bounds = other.within
         return self.axis.on_grid and bounds is not None and -_LARGE < bounds[0] and bounds[1] < _LARGE \
-            and -_LARGE < self.added < _LARGE and v.dtype == np.int64
+            and -_LARGE < self.added < _LARGE and other.lo.dtype == np.int64
 
-    def _tiles(self, v: np.ndarray, more: int, bounds: tuple[int, int]) -> np.ndarray:
-        """The tile of position v + more, 0 before the first, and n after the last but for positions in a ragged last tile."""
-        tile, count = self.axis.tile, self.axis.count
-        tiles = (v + more) // tile
-        if bounds[0] + more < 0:
-            np.maximum(tiles, 0, out=tiles)
-        if bounds[1] + more >= count * tile:
-            np.minimum(tiles, count, out=tiles)
+    def _tiles(self, other: Side, v: np.ndarray, place: int, more: int) -> np.ndarray:
+        """The tile of each position v + more, 0 before the first, and n after the last but for positions in a ragged last tile.
+        v: the values of the other side at `place` of its tiles, counted from the first position of a whole one."""
+        axis, (least, most) = self.axis, other.within
+        if isinstance(other, Position) and other.axis.on_grid and other.axis.tile == axis.tile:
+            # A tile further on there is one further on here.
+            step = (place + other.added + more) // axis.tile
+            tiles = other.axis.number + step if step else other.axis.number
+            if place and other.axis.length % axis.tile:
+                tiles = tiles.copy()
+                tiles[-1] = (int(v[-1]) + more) // axis.tile
+        else:
+            tiles = (v + more) // axis.tile
+        if least + more < 0:
+            tiles = np.maximum(tiles, 0)
+        if most + more >= axis.count * axis.tile:
+            tiles = np.minimum(tiles, axis.count)
         return tiles
 
 
@@ -176,8 +196,8 @@ class RunNumbers(Side):
     def rises(self) -> bool:
         return True
 
-    def from_low(self, v, beyond, bounds):
-        return (self._low[1:] if beyond else self._low).take(v)
+    def from_low(self, other, beyond):
+        return (self._low[1:] if beyond else self._low).take(other.hi)
 
-    def from_high(self, v, beyond, bounds):
-        return (self._high[1:] if beyond else self._high).take(v)
+    def from_high(self, other, beyond):
+        return (self._high[1:] if beyond else self._high).take(other.lo)

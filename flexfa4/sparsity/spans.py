@@ -138,6 +138,8 @@ class Spans(Grid):
 
 def check_tiles(q_tile: int, kv_tile: int) -> None:
     """Raises ShapeError unless both are positive ints."""
+    if type(q_tile) is type(kv_tile) is int and q_tile > 0 and kv_tile > 0:
+        return
     if not all(isinstance(x, int) and not isinstance(x, bool) and x >= 1 for x in (q_tile, kv_tile)):
         raise ShapeError(f"q_tile={q_tile!r}, kv_tile={kv_tile!r}: tile sizes are positive numbers of positions")
 
