@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from dataclasses import dataclass, field
-from typing import Hashable, Iterator
+from typing import Hashable, Iterator, NamedTuple
 
 from .dtypes import DType
 from .ops import Op
@@ -78,8 +78,7 @@ LSE = node(Op.LSE, (), DType.F32)
 D = node(Op.D, (), DType.I64)
 
 
-@dataclass(frozen=True)
-class Capture:
+class Capture(NamedTuple):
     """What the graph knows of a captured tensor: its element type and rank. Its sizes and values are run-time matters."""
 
     dtype: DType

@@ -514,8 +514,8 @@ def _but_one(inner: tuple, must: tuple, found: tuple) -> tuple:
 
 
 def _looks(must: tuple, inner: tuple) -> list[tuple]:
-    """The intervals of columns in which two terms or more are not certain, of those that are possible: left (None: from the first
-    one on) and right (None: to the last) of where all terms but one hold, and between those of terms that hold nowhere together."""
+    """The intervals of columns in which two terms or more are not certain, of those that are possible: left (from None: the first
+    one) and right (to None: the last) of where all terms but one hold, and between those of terms that hold nowhere together."""
     found = []
     if inner[0] is not None:
         found.append((None, inner[0]))

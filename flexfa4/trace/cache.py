@@ -25,7 +25,7 @@ ENTRIES_PER_CODE = 16
 BINDINGS_PER_ENTRY = 16
 
 _entries: dict[tuple, tuple["Entry", ...]] = {}
-_owners: dict[int, weakref.ref] = {}
+_owners: dict[int, tuple[weakref.ref, set[tuple]]] = {}         # by id of a code object, that and the keys of its entries
 _lock = threading.RLock()        # re-entered where collecting garbage inside it ends a code object's life
 
 
@@ -151,9 +151,10 @@ def _bind_anew(fn, kind: str, score_dtype: DType, code, key: tuple) -> tuple[Bou
     entry = Entry(check, tuple(walk.places), used, not recorder.folded, bound.graph, bound.literals, bound.origin,
                   (first,))
     with _lock:
-        owner = _owners.get(key[0])
+        owner, keys = _owners.get(key[0], (None, set()))
         if owner is None or owner() is not code:
-            _owners[key[0]] = weakref.ref(code, _forgetter(key[0]))
+            _owners[key[0]] = weakref.ref(code, _forgetter(key[0])), keys
+        keys.add(key)
         _entries[key] = (entry, *_entries.get(key, ())[:ENTRIES_PER_CODE - 1])
     return bound, entry
 
@@ -162,8 +163,8 @@ def _forgetter(code_id: int, entries=_entries, owners=_owners, lock=_lock):
     """The callback for the death of a code object; it needs no module globals, which are gone when the interpreter shuts down."""
     def forget(_) -> None:
         with lock:
-            owners.pop(code_id, None)
-            for key in [k for k in list(entries) if k[0] == code_id]:
+            _, keys = owners.pop(code_id, (None, ()))
+            for key in keys:
                 entries.pop(key, None)
     return forget
 

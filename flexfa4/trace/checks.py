@@ -22,20 +22,18 @@ class Lines:
         self.objects: list[object] = []
         self.registers = 1
 
-    def _add(self, form: str, template: str, at: int, objects: dict) -> None:
-        self.lines.append((form, template, at, tuple(objects)))
-        self.objects += objects.values()
-
     def take(self, at: int, template: str, **objects) -> int:
         """The register of what `template` reads of register `at`."""
         target = self.registers
         self.registers += 1
-        self._add(f"r{target} = %s", template, at, objects)
+        self.lines.append((f"r{target} = %s", template, at, tuple(objects)))
+        self.objects += objects.values()
         return target
 
     def demand(self, at: int, template: str, **objects) -> None:
         """The check fails unless this holds."""
-        self._add("if not (%s): return None", template, at, objects)
+        self.lines.append(("if not (%s): return None", template, at, tuple(objects)))
+        self.objects += objects.values()
 
     def check(self, results: list[int], *more: "Lines") -> Callable:
         """The function of a callable that gives the registers `results`, a tuple, or None where a line of these or of `more`

@@ -103,6 +103,7 @@ class Walk:
         for _ in range(6):
             known = self.attributes
             self.guards, self._seen = Lines(), set()
+            self.demand = self.guards.demand
             self.strict = Lines()                          # by version and data pointer: for values read on the host
             self.shaped = Lines()                          # by shape: where a length was read
             self.tensors, self.places, self.first_places = {}, [], []
@@ -116,9 +117,6 @@ class Walk:
         if len(self.guards.lines) > MAX_GUARDS:
             raise Unversioned("more state than is worth checking")
         return self.guards.take(at, template, **objects)
-
-    def demand(self, at: int, template: str, **objects) -> None:
-        self.guards.demand(at, template, **objects)
 
     def _own(self, at: int, name: str) -> int:
         """A register for the value of `name` in the dict of the object in register `at`."""

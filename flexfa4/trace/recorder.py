@@ -6,6 +6,7 @@ import sys
 import threading
 import traceback
 import types
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -183,11 +184,12 @@ class recording:
 def user_frame():
     """The innermost frame that is not this package's, torch's or numpy's: the user's line."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_SKIP):
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
+@lru_cache(maxsize=1024)
 def is_user_file(filename: str) -> bool:
     return not filename.startswith(_SKIP)
 

@@ -21,6 +21,7 @@ from .randomness import draws
 from .recorder import Recorder, is_user_file, raised_at, recording, refuse
 from .tracer import Traced
 
+_MORE_ARGUMENTS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 SIGNATURES = {
     "score": "score_mod(score, b, h, q_idx, kv_idx)",
     "mask": "mask_mod(b, h, q_idx, kv_idx)",
@@ -46,8 +47,10 @@ def record(fn, kind: str, score_dtype: DType = DType.F32) -> tuple[BoundGraph, R
     recorder = Recorder(name, kind != "mask")
     recorder.outermost = record.__code__
     drawing = draws(fn)
-    with recording(recorder):
-        arguments = _arguments(fn, kind, score_dtype, f"{file}:{line}")
+    arguments = _arguments_of_plain(fn, kind, score_dtype)
+    if arguments is None:
+        with recording(recorder):
+            arguments = _arguments(fn, kind, score_dtype, f"{file}:{line}")
     with recording(recorder), TracingMode(recorder):
         try:
             result = adopt_arrays(fn)(*arguments)
@@ -64,6 +67,9 @@ def record(fn, kind: str, score_dtype: DType = DType.F32) -> tuple[BoundGraph, R
 
 def describe(fn, kind: str) -> tuple[str, int, str]:
     """(file, line, name) of a callable, for messages. Its attribute `described` says it for one that stands for another."""
+    if type(fn) is types.FunctionType and not fn.__dict__:
+        code = fn.__code__
+        return code.co_filename, code.co_firstlineno, fn.__name__ or fn.__qualname__
     known = getattr(fn, "described", None)
     if isinstance(known, tuple) and len(known) == 3:
         return known
@@ -76,6 +82,8 @@ def describe(fn, kind: str) -> tuple[str, int, str]:
 
 def code_of(fn, kind: str) -> tuple[types.CodeType | None, object]:
     """The code object that a call of `fn` runs, if it is Python's, and the function that has it."""
+    if type(fn) is types.FunctionType and not fn.__dict__:       # nothing hangs on it that stands for it
+        return fn.__code__, fn
     inner = fn
     for _ in range(8):
         if hasattr(inner, "func") and hasattr(inner, "keywords"):
@@ -121,9 +129,10 @@ def arity(fn, kind: str) -> int:
 
 
 def _arguments(fn, kind: str, score_dtype: DType, where: str) -> list[Traced]:
-    leaves = [Traced.argument(n) for n in _leaves(kind, score_dtype)]
-    if kind != "out" and _takes_just(fn, len(leaves)):
+    leaves = _arguments_of_plain(fn, kind, score_dtype)
+    if leaves is not None:
         return leaves
+    leaves = [Traced.argument(n) for n in _leaves(kind, score_dtype)]
     try:
         signature = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
     except (TypeError, ValueError):
@@ -145,12 +154,14 @@ def _leaves(kind: str, score_dtype: DType) -> tuple[Node, ...]:
     return tuple(node(op, (), score_dtype if op in (Op.SCORE, Op.OUT, Op.LSE) else DType.I64) for op in ARGUMENTS[kind])
 
 
-def _takes_just(fn, count: int) -> bool:
-    """True for a plain function of `count` positional arguments, which most are: it needs no signature object."""
-    if type(fn) is not types.FunctionType:
-        return False
-    code, plain = fn.__code__, inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
-    return code.co_argcount == count and not code.co_kwonlyargcount and not code.co_flags & plain
+def _arguments_of_plain(fn, kind: str, score_dtype: DType) -> list[Traced] | None:
+    """Those of a plain function of as many positional arguments, which most are: it needs no signature object. Else None."""
+    if type(fn) is not types.FunctionType or kind == "out":
+        return None
+    code, leaves = fn.__code__, _leaves(kind, score_dtype)
+    if code.co_argcount != len(leaves) or code.co_kwonlyargcount or code.co_flags & _MORE_ARGUMENTS:
+        return None
+    return [Traced.argument(n) for n in leaves]
 
 
 def _shown(signature: inspect.Signature) -> str:
@@ -196,9 +207,7 @@ def _root(result, kind: str, score_dtype: DType, where: str, name: str) -> Node:
 def _finish(recorder: Recorder, kind: str, root: Node, file: str, line: int) -> BoundGraph:
     """Drops captures and slots that the result does not use, and renumbers the rest in order of first use by the code."""
     lines = recorder.lines
-    graph = Graph(kind, root, tuple(recorder.captures), tuple(recorder.slots))
-    loads = _used(graph, Op.LOAD) if recorder.tensors else []
-    slots = _used(graph, Op.SLOT) if recorder.slots else []
+    graph, loads, slots = _graph(kind, root, tuple(recorder.captures), tuple(recorder.slots))
     if len(loads) < len(recorder.tensors) or len(slots) < len(recorder.slots):
         new = {Op.LOAD: {old: i for i, old in enumerate(loads)}, Op.SLOT: {old: i for i, old in enumerate(slots)}}
         moved: dict[Node, int] = {}
@@ -212,14 +221,17 @@ def _finish(recorder: Recorder, kind: str, root: Node, file: str, line: int) -> 
             if n in lines:
                 moved[memo[n]] = lines[n]
         lines = moved
-        graph = Graph(kind, memo[root], tuple(recorder.captures[i] for i in loads), tuple(recorder.slots[i] for i in slots))
-    origin = Origin(recorder.name, file, line, tuple(recorder.capture_names[i] for i in loads), dict(lines))
-    return BoundGraph(graph, tuple(recorder.tensors[i] for i in loads), tuple(recorder.literals[i] for i in slots), origin)
+        graph, *_ = _graph(kind, memo[root], tuple([recorder.captures[i] for i in loads]),
+                           tuple([recorder.slots[i] for i in slots]))
+    origin = Origin(recorder.name, file, line, tuple([recorder.capture_names[i] for i in loads]), dict(lines))
+    return BoundGraph(graph, tuple([recorder.tensors[i] for i in loads]), tuple([recorder.literals[i] for i in slots]), origin)
 
 
-def _used(graph: Graph, op: Op) -> list[int]:
-    """The numbers of the captures (LOAD) or slots (SLOT) in a graph, ascending."""
-    return sorted({n.attr for n in graph.nodes if n.op is op})
+@lru_cache(maxsize=1024)
+def _graph(kind: str, root: Node, captures: tuple, slots: tuple) -> tuple[Graph, list[int], list[int]]:
+    """The Graph, and the numbers of the captures (LOAD) and slots (SLOT) in it, ascending; of one structure the same object."""
+    graph = Graph(kind, root, captures, slots)
+    return graph, *[sorted({n.attr for n in graph.nodes if n.op is op}) for op in (Op.LOAD, Op.SLOT)]
 
 
 def _user_error(error: Exception, recorder: Recorder, where: str) -> TraceError:
