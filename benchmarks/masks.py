@@ -1,8 +1,8 @@
 """How long a BlockMask takes to build and what it weighs, against the bars, and against torch's create_block_mask in
 the same run.
 
-    python benchmarks/masks.py [--no-torch | --launch]      prints the table, writes results/masks.{json,md}; --launch: with the
-                                                            last table alone measured anew
+    python benchmarks/masks.py [--no-torch | --launch | --random]   prints the tables, writes results/masks.{json,md}; --launch:
+                                            with the last table but one alone measured anew, --random: with the last alone
 
 One sample is one call of create_block_mask and one of spans, on a function compiled from source for that sample
 alone, so that it is traced each time; the process is warm (one untimed sample with other data). The table shows the
@@ -11,14 +11,19 @@ machine with the same number of threads, on one function that it keeps, so that 
 and then in turn with ours, medians of both; eager once. Ours is also shown for a function made anew by a factory whose code is
 known, as a training step makes its document mask (around other labels), and for a function that it keeps.
 
-The last table is what the first call of a kernel with a new mask needs before its launch: create_block_mask and spans of work
-tiles at the tiles of plans (sm90: 128 x 128 and 192 x 80; sm100: 256 x 128 in halves), of known code around labels of a document
-for each 1,024 tokens, and the order of the work for 16 query heads, 4 KV heads and 132 workers; CPU time of one thread.
+The last table but one is what the first call of a kernel with a new mask needs before its launch: create_block_mask and spans
+of work tiles at the tiles of plans (sm90: 128 x 128 and 192 x 80; sm100: 256 x 128 in halves), of known code around labels of a
+document for each 1,024 tokens, and the order of the work for 16 query heads, 4 KV heads and 132 workers; CPU time of one thread.
+
+The last table is of labels at random, which leave nothing to skip: one build of each in a process of its own, CPU time of one
+thread, and the most memory that the process held beyond what it held before.
 """
 from __future__ import annotations
 
 import json
+import resource
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -214,7 +219,64 @@ def before_a_launch() -> list[dict]:
     return rows
 
 
-def report(rows: list[dict], torch_rows: list[dict], cache_rows: list[dict], work_rows: list[dict]) -> str:
+AT_RANDOM = "(q >= kv) & (doc[q] == doc[kv])", "doc[q] == doc[kv]"
+# Name -> (labels, tokens of each in a row, mask).
+LABELS = {
+    "2 labels, 64 tokens each, causal": (2, 64, AT_RANDOM[0]),
+    "2 labels, 64 tokens each": (2, 64, AT_RANDOM[1]),
+    "1,000 labels, 64 tokens each, causal": (1000, 64, AT_RANDOM[0]),
+    "2 labels, a token each, causal": (2, 1, AT_RANDOM[0]),
+    "10,000 labels, a token each": (10000, 1, AT_RANDOM[1]),
+    "1,000,000 labels, a token each, causal": (1000000, 1, AT_RANDOM[0]),
+    "20 labels and 30 others, 64 and 32 tokens each": (20, 64, "(doc[q] == doc[kv]) & (other[q] == other[kv])"),
+    "200 labels or 300 others, 64 and 32 tokens each": (200, 64, "(doc[q] == doc[kv]) | (other[q] == other[kv])"),
+    "100 labels, 64 tokens each, and ranks in any order": (100, 64, "(doc[q] == doc[kv]) & (rank[q] >= rank[kv])"),
+}
+
+
+def at_random(name: str) -> dict:
+    """One build of each kind of spans of the labels called `name`, in this process."""
+    count, length, source = LABELS[name]
+    rng = np.random.default_rng(0)
+    captured = dict(doc=rng.integers(0, count, MILLION // length).repeat(length), rank=rng.permutation(MILLION),
+                    other=rng.integers(0, 300 if "|" in source else 30, MILLION // 32).repeat(32))
+    mask_mod = fresh(source, **{k: torch.from_numpy(v.astype(np.int32)) for k, v in captured.items() if k in source})
+    mask = create_block_mask(mask_mod, None, None, MILLION, MILLION)
+    before, row = _most_memory(), dict(mask=name)
+    builds = {"spans": lambda: mask.spans(TILE, TILE)}
+    builds |= {"{} x {}".format(*tiles): (lambda tiles=tiles: mask.work_spans(*tiles)) for tiles in WORK_TILES}
+    for what, build in builds.items():
+        begin = time.process_time()
+        spans = build()
+        row[what] = time.process_time() - begin
+        row.setdefault("runs", len(spans.compact) if what == "spans" else 0)
+        if what == "{} x {}".format(*WORK_TILES[0]):
+            begin = time.process_time()
+            make_schedule(work_of(spans, (1, 16, 4)), 132, section_kv_heads(MILLION, 128, 128, 2))
+            row["order"] = time.process_time() - begin
+        del spans
+        mask = mask.resize(MILLION, MILLION)
+    row["mib"] = _most_memory() - before
+    return row
+
+
+def _most_memory() -> float:
+    """MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def all_at_random() -> list[dict]:
+    rows = []
+    for name in LABELS:
+        script = f"import json, torch, masks; torch.set_num_threads(1); print(json.dumps(masks.at_random({name!r})))"
+        found = subprocess.check_output([sys.executable, "-c", script], cwd=Path(__file__).parent, text=True)
+        rows.append(json.loads(found))
+        print(rows[-1], flush=True)
+    return rows
+
+
+def report(rows: list[dict], torch_rows: list[dict], cache_rows: list[dict], work_rows: list[dict],
+           random_rows: list[dict]) -> str:
     lines = [f"Tile {TILE}, {torch.get_num_threads()} threads, torch {torch.__version__}, median of {SAMPLES} samples; tracing "
              "is part of each sample (see benchmarks/masks.py for the method).", "",
              "| mask | tokens | median ms | slowest ms | bar ms | KiB | bar KiB | runs | met |",
@@ -241,20 +303,29 @@ def report(rows: list[dict], torch_rows: list[dict], cache_rows: list[dict], wor
               "|---|--:|--:|--:|--:|--:|"]
     for w in work_rows:
         lines.append(f"| {w['mask']} | {w['tokens']:,} | {' | '.join(f'{w[t]:.2f}' for t in tiles)} | {w['order']:.2f} |")
+    lines += ["", f"| labels at random, 1,048,576 tokens, CPU s | spans | runs | {heads}, halves | order of work | MiB |",
+              "|---|--:|--:|--:|--:|--:|--:|--:|"]
+    for w in random_rows:
+        lines.append(f"| {w['mask']} | {w['spans']:.2f} | {w['runs']:,} | {' | '.join(f'{w[t]:.2f}' for t in tiles)} | "
+                     f"{w['order']:.2f} | {w['mib']:.0f} |")
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     torch.set_num_threads(2)
     kept = ROOT / "benchmarks" / "results" / "masks.json"
-    before, launch = json.loads(kept.read_text()), "--launch" in sys.argv
-    rows, cache_rows = (before["bars"], before["caches"]) if launch else (ours(), with_empty_caches())
-    torch_rows = before["torch"] if launch or "--no-torch" in sys.argv else against_torch()
+    before, alone = json.loads(kept.read_text()), {"--launch", "--random"} & set(sys.argv)
+    found = dict(before, bars=ours(), caches=with_empty_caches()) if not alone else before
+    if not alone and "--no-torch" not in sys.argv:
+        found["torch"] = against_torch()
     torch.set_num_threads(1)
-    work_rows = before_a_launch()
+    if "--random" not in alone:
+        found["work"] = before_a_launch()
+    if "--launch" not in alone:
+        found["random"] = all_at_random()
     torch.set_num_threads(2)
-    kept.write_text(json.dumps(dict(bars=rows, torch=torch_rows, caches=cache_rows, work=work_rows), indent=1) + "\n")
-    kept.with_suffix(".md").write_text(report(rows, torch_rows, cache_rows, work_rows))
+    kept.write_text(json.dumps(found, indent=1) + "\n")
+    kept.with_suffix(".md").write_text(report(*(found[name] for name in ("bars", "torch", "caches", "work", "random"))))
 
 
 if __name__ == "__main__":

@@ -121,10 +121,13 @@ class Work:
 def row_costs(row_ptr: np.ndarray, runs: np.ndarray, cost: CostModel, halved: bool = False) -> np.ndarray:
     """float64 [rows]: fixed + full and partial tiles. Counts are summed as integers, so equal rows cost exactly the same.
     halved: kinds are of two halves, each half a tile."""
-    length = (runs[:, 1] - runs[:, 0]).astype(np.int64)
     kinds = (runs[:, 2] & 3, runs[:, 2] >> 2) if halved else (runs[:, 2],)
-    counts = np.zeros((2, len(runs) + 1), np.int64)
-    np.cumsum(sum(np.where(kind == FULL, length, 0) for kind in kinds), out=counts[0, 1:])
-    np.cumsum(sum(np.where((kind != FULL) & (kind != EMPTY), length, 0) for kind in kinds), out=counts[1, 1:])
-    n_full, n_partial = (counts[:, row_ptr[1:]] - counts[:, row_ptr[:-1]]) / len(kinds)
+    length, there = runs[:, 1] - runs[:, 0], row_ptr[1:] > row_ptr[:-1]
+    counts = np.zeros((2, len(there)), np.int64)
+    for count, wanted in zip(counts, (lambda kind: kind == FULL, lambda kind: (kind != FULL) & (kind != EMPTY))):
+        if there.any():
+            # The runs of a row end where those of the next one that holds any begin.
+            tiles = sum(length * wanted(kind) for kind in kinds)
+            count[there] = np.add.reduceat(tiles[:row_ptr[-1]], row_ptr[:-1][there])
+    n_full, n_partial = counts / len(kinds)
     return cost.fixed + cost.full * n_full + cost.partial * n_partial

@@ -8,22 +8,18 @@ are looked at in their four corners; a true and a false one make a tile PARTIAL,
 """
 from __future__ import annotations
 
-from typing import Callable, Iterator, Sequence
+from typing import Callable, Sequence
 
 import numpy as np
 
 from flexfa4.facts.interval import Analysis
-from flexfa4.facts.interval_values import Interval
-from flexfa4.facts.labels import LabelTable
-from flexfa4.facts.terms import Comparison, OneSided, Parts, Terms, bounds_of, order_of, terms_of, value_of
-from flexfa4.ir import Node, Op
-from flexfa4.ir.dtypes import INT_RANGE
+from flexfa4.facts.terms import Comparison, OneSided, bounds_of, terms_of, value_of
+from flexfa4.ir import Op
 
-from .cells import Cells
-from .label_runs import row_of, runs_along, sides_of
 from .rectangles import Labels, bits_of, both, earlier, holding, in_order, later, met, places_in, runs_of, within, without
 from .sides import Axis, Position, RunNumbers, Side
-from .spans import Kind, Spans, Tiling, joined, run_type, runs_in_order, runs_of_segments
+from .spans import Kind, joined, run_type, runs_in_order, runs_of_segments
+from .term_sides import TermSides, Unfit, come_back
 
 # Undecided tiles, and changes of a term along the columns, beyond which looking at every tile is as good.
 _MOST_OPEN = 1 << 17
@@ -32,46 +28,17 @@ _MOST_CHANGES = 16
 _MOST_UNSETTLED = 2
 
 
-class Unfit(Exception):
-    """A term is not one of an interval of columns in each row."""
-
-
-def band_spans(analysis: Analysis, tiling: Tiling, transposed: bool, settle: Callable, work) -> Spans | None:
-    """The spans of a mask; None where it is not made of such terms, or where another way is as good.
-
-    settle(cells): kinds, uint8 [n], of Cells that stay open. work: the Work of this build.
-    """
-    axes = [grid_axes(tiling) for _ in range(tiling.Bm * tiling.Hm)]
-    found = band_runs(analysis, axes, tiling.Hm, transposed, settle, work)
-    if found is None:
-        return None
-    pointer, runs = found[0]
-    for more_pointer, more in found[1:]:
-        pointer = np.concatenate([pointer, pointer[-1] + more_pointer[1:]])
-    return tiling.spans(pointer, runs if len(found) == 1 else np.concatenate([r for _, r in found]), transposed)
-
-
-def grid_axes(tiling: Tiling) -> tuple[Axis, Axis]:
-    """(the queries', the keys') of a grid."""
-    q = Axis(Op.Q, tiling.q_len, tiling.q_tile)
-    return q, q.like(Op.KV) if alike(tiling) else Axis(Op.KV, tiling.kv_len, tiling.kv_tile)
-
-
-def alike(tiling: Tiling) -> bool:
-    """Whether a grid cuts queries and keys alike."""
-    return tiling.q_len == tiling.kv_len and tiling.q_tile == tiling.kv_tile
-
-
 def band_runs(analysis: Analysis, axes: Sequence[tuple[Axis, Axis]], heads: int, transposed: bool, settle: Callable,
               work) -> list[tuple[np.ndarray, np.ndarray]] | None:
-    """(row_ptr int32 [rows + 1], runs [n, 3]), as in Spans, of each batch and head; None, settle and work as above. axes: (the
-    queries', the keys') of each, those of `heads` heads a batch."""
+    """(row_ptr int32 [rows + 1], runs [n, 3]), as in Spans, of each batch and head; None where the mask is not made of such
+    terms, or where another way is as good. axes: (the queries', the keys') of each, those of `heads` heads a batch.
+    settle(cells): kinds, uint8 [n], of Cells that stay open. work: the Work of this build."""
     terms = terms_of(analysis.bound.graph)
     if terms is None:
         return None
     sampled = work.sampled
     try:
-        return [_Mask(analysis, terms, *pair, transposed, *divmod(row, heads), settle, work).runs()
+        return [_Mask(TermSides(analysis, terms, *pair, *divmod(row, heads)), transposed, settle, work).runs()
                 for row, pair in enumerate(axes)]
     except Unfit:
         work.sampled = sampled
@@ -81,124 +48,9 @@ def band_runs(analysis: Analysis, axes: Sequence[tuple[Axis, Axis]], heads: int,
 class _Mask:
     """The mask of one batch and head."""
 
-    def __init__(self, analysis: Analysis, terms: Terms, q: Axis, kv: Axis, transposed: bool, b: int, h: int, settle: Callable,
-                 work):
-        self.analysis, self.terms, self.transposed = analysis, terms, transposed
-        self.b, self.h, self.settle, self.work = b, h, settle, work
-        self.q, self.kv = q, kv
-        self.rows, self.columns = (kv, q) if transposed else (q, kv)
-        self._named: dict[tuple, RunNumbers | Labels] = {}
-        self._sides: list[tuple] = []
-
-    # What each term is, tile by tile
-
-    def _each(self) -> Iterator[tuple]:
-        """The terms with their sides, which stay in `_sides`."""
-        for term in self.terms.terms:
-            self._sides.append(self._of_term(term))
-            yield term, self._sides[-1]
-
-    def _of_term(self, term) -> tuple:
-        """(query's side, key's side) of a comparison; the interval of a one-sided term, Booleans [3, n]."""
-        if isinstance(term, OneSided):
-            return self._interval(self.q if term.axis is not Op.KV else self.kv, term.node)
-        if term.bare == (True, True):
-            return Position(self.q), Position(self.kv)
-        table = None if term.pair is None else self.analysis.tables.labels(term.pair)
-        if table is not None:
-            loads = term.pair.loads
-            if not table.rising:
-                return self._coming_back(table)
-            return self._labels(self.q, table, loads[term.q_load]), self._labels(self.kv, table, loads[1 - term.q_load])
-        return self._sum(self.q, term.q, term), self._sum(self.kv, term.kv, term)
-
-    def _interval(self, axis: Axis, n: Node) -> Interval:
-        """Bounds of a node over tiles and at their ends; Unfit where it may be NaN or read out of range."""
-        if n not in axis.known:
-            if n.op is Op.SLOT:
-                self.analysis.along((n,), {}, axis.known)
-            else:
-                env = {Op.B: (self.b, self.b), Op.H: (self.h, self.h), axis.op: axis.stacked}
-                with np.errstate(all="ignore"):
-                    self.analysis.along(order_of(n), env, axis.known)
-        found = axis.known[n]
-        if found.poison is not False and np.any(found.poison) or found.nan is not False and np.any(found.nan):
-            raise Unfit
-        return found
-
-    def _sum(self, axis: Axis, parts: Parts, term: Comparison) -> Side:
-        added = size = 0
-        varying = []
-        for sign, n in parts:
-            if n.op is axis.op:
-                varying.append((sign, n))
-                size += axis.length
-                continue
-            found = self._interval(axis, n)
-            if len(parts) > 1 or sign < 0:
-                size += _size(found)
-            if not found.fixed:
-                varying.append((sign, n))
-            elif len(parts) > 1:
-                added += sign * found.lo
-        if term.dtype.is_int and size > INT_RANGE[term.dtype][1] // 2:
-            raise Unfit
-        if len(varying) == 1 and varying[0][1].op is axis.op:
-            return Position(axis, added) if varying[0][0] > 0 else -Position(axis, -added)
-        return self._bounds_of_sum(axis, parts)
-
-    def _bounds_of_sum(self, axis: Axis, parts: Parts) -> Side:
-        lo = hi = least = most = 0
-        for sign, n in parts:
-            found = self._interval(axis, n)
-            lo, hi = (lo + found.lo, hi + found.hi) if sign > 0 else (lo - found.hi, hi - found.lo)
-            if found.least is None or least is None:
-                least = most = None
-                continue
-            least, most = (least + found.least, most + found.most) if sign > 0 else (least - found.most, most - found.least)
-        return _side(lo, hi, axis.count, None if least is None else (least, most))
-
-    def _labels(self, axis: Axis, table: LabelTable, load: Node) -> Side:
-        """The names of labels, which rise, over the tiles of an axis."""
-        index = load.args[table.pair.dim]
-        if index.op is axis.op and len(load.args) == len(table.sizes) == 1 and table.numbered and axis.length <= table.runs.size:
-            key = table, id(axis.first), axis.length
-            if key not in self._named:
-                self._named[key] = RunNumbers(axis, table.runs.bounds)
-            return self._named[key]
-        for i in load.args:
-            if i.op is not axis.op:
-                self._interval(axis, i)
-        own = {index: Interval(axis.ends, axis.ends, least=0, most=axis.length - 1)} if index.op is axis.op else {}
-        found = table.along(load, {**axis.known, **own})
-        if found is None:
-            raise Unfit
-        within = 0, table.runs.starts.size
-        if not own:
-            return _side(*found, axis.count, within)
-        side = Side(*found[0], found[0], within)
-        # Names that rise do so by one, so that a tile of consecutive positions holds all from its first to its last.
-        side.dense = True
-        return side
-
-    def _coming_back(self, table: LabelTable) -> tuple[Labels, Labels]:
-        """(query's side, key's side) of labels whose names do not rise."""
-        row, sides = row_of(self.analysis.bound, table, self.b, self.h), sides_of(self.analysis.bound, table)
-        if row is None or sides is None:
-            raise Unfit
-        return tuple(self._labels_in_order(axis, table, row, side) for axis, side in zip((self.q, self.kv), sides))
-
-    def _labels_in_order(self, axis: Axis, table: LabelTable, row: int, side: tuple[int, int]) -> Labels:
-        key = table, id(axis.first), axis.length, side
-        if key not in self._named:
-            found = runs_along(table, row, side, axis.length)
-            if found is None:
-                raise Unfit
-            begins, first, last = found
-            self._named[key] = Labels(axis, begins, table.runs.values[first:last])
-        return self._named[key]
-
-    # Along each row
+    def __init__(self, sides: TermSides, transposed: bool, settle: Callable, work):
+        self.sides, self.terms, self.transposed, self.settle, self.work = sides, sides.terms, transposed, settle, work
+        self.rows, self.columns = (sides.kv, sides.q) if transposed else (sides.q, sides.kv)
 
     def runs(self) -> tuple[np.ndarray, np.ndarray]:
         """(row_ptr int32 [rows + 1], runs [n, 3]), as in Spans."""
@@ -210,9 +62,7 @@ class _Mask:
         columns, rows = self.columns.count, self.rows.count
         may = must = inner = None, None
         known, back, first = True, None, True
-        for term in self.terms.terms:
-            sides = self._of_term(term)
-            self._sides.append(sides)
+        for term, sides in self.sides:
             one_sided = isinstance(term, OneSided)
             if not one_sided and isinstance(sides[0], Labels):
                 back = sides if back is None else both(back, sides)
@@ -302,8 +152,8 @@ class _Mask:
         """As `_conjunction`, for any expression: each row is cut where a term changes, and looked at once between cuts."""
         columns = self.columns.count
         cuts, marks, terms = [], [], []
-        for term, sides in self._each():
-            if _come_back(sides):
+        for term, sides in self.sides:
+            if come_back(sides):
                 found = met(*(sides[::-1] if self.transposed else sides), (None, None), (None, None))
                 if found is None:
                     raise Unfit
@@ -389,9 +239,7 @@ class _Mask:
         if i.size > _MOST_UNSETTLED * (self.rows.count + self.columns.count):
             raise Unfit
         q, kv = (j, i) if self.transposed else (i, j)
-        same = np.zeros(i.size, np.int64)
-        kinds = self.settle(Cells(same + self.b, same + self.h, self.q.first[q], self.q.last[q], self.kv.first[kv],
-                                  self.kv.last[kv]))
+        kinds = self.settle(self.sides.cells(q, kv))
         others = np.flatnonzero(kinds != Kind.PARTIAL)
         return (i[others] * self.columns.count + j[others], kinds[others]) if others.size else None
 
@@ -399,7 +247,7 @@ class _Mask:
         """Whether tiles on the diagonal are squares of equal positions, at which all terms hold."""
         if self.rows.tile != self.columns.tile or not (self.rows.on_grid or self.rows.first is self.columns.first):
             return False
-        for term, (q, kv) in zip(self.terms.terms, self._sides):
+        for term, (q, kv) in zip(self.terms.terms, self.sides.found):
             if isinstance(q, Position) and isinstance(kv, Position):
                 a, b = (q.added, kv.added) if term.q_left else (kv.added, q.added)
                 if not (a < b if term.op is Op.LT else a <= b if term.op is Op.LE else a == b):
@@ -412,7 +260,7 @@ class _Mask:
         """Whether the corners of each tile hold both values, or just a true one if `not_full`, bool [n]; None where some term is
         not known at a point."""
         values = []
-        for term, sides in zip(self.terms.terms, self._sides):
+        for term, sides in zip(self.terms.terms, self.sides.found):
             if isinstance(term, OneSided):
                 on_rows = (term.axis or self.rows.op) is self.rows.op
                 at = (np.broadcast_to(x, (3, (self.rows if on_rows else self.columns).count))[1:] for x in (sides.lo, sides.hi))
@@ -436,25 +284,6 @@ class _Mask:
             return some
         every = found[0] & found[1]
         return some & ~(every[0] & every[1])
-
-
-def _come_back(sides) -> bool:
-    """Whether sides, as of `_of_term`, are of labels that come back."""
-    return isinstance(sides, tuple) and isinstance(sides[0], Labels)
-
-
-def _size(x: Interval) -> int:
-    """The greatest magnitude of an integer interval."""
-    if x.least is None:
-        raise Unfit
-    return max(abs(x.least), abs(x.most), 1)
-
-
-def _side(lo, hi, count: int, within: tuple[int, int] | None) -> Side:
-    """A Side of bounds that broadcast to [3, n]."""
-    lo, hi = (np.broadcast_to(x, (3, count)) for x in (lo, hi))
-    exact = (lo[1:] == hi[1:]).all()
-    return Side(lo[0], hi[0], lo[1:] if exact else None, within)
 
 
 def _tiles(segments: Sequence[tuple]) -> tuple[np.ndarray, np.ndarray]:

@@ -7,38 +7,55 @@ from __future__ import annotations
 import numpy as np
 
 from flexfa4.facts.documents import label_tests
+from flexfa4.facts.terms import terms_of
 from flexfa4.ir import Op
 
-from .bands import alike, band_runs, grid_axes
+from .bands import band_runs
 from .documents import Blocks
 from .label_runs import row_of, runs_along, sides_of
 from .refine import Refiner
-from .sides import Axis
+from .sides import Axis, alike, grid_axes
 from .spans import Kind, Tiling, counted, joined, row_pointer
+from .term_sides import TermSides, Unfit
+from .tile_pairs import pair_runs
 
 # A kind of run beside `Kind`'s: PARTIAL, and every label test of the mask holds in the whole tile.
 INSIDE = 3
 
 
 def placed_runs(refiner: Refiner, blocks: Blocks, tiling: Tiling, most: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """(row_ptr, runs int64 [n, 3]), as in WorkSpans of `most` rows a mask; None where the mask has other terms than `band_runs`
-    takes, or another way is as good."""
+    """(row_ptr, runs int [n, 3]), as in WorkSpans of `most` rows a mask; None where the mask has other terms than `band_runs` and
+    `pair_runs` take, or another way is as good."""
     masks = [_Tiles(blocks, row, tiling) for row in range(tiling.Bm * tiling.Hm)]
-    if not all(mask.columns.size for mask in masks):
+    if not all(mask.columns.size for mask in masks) or terms_of(refiner.bound.graph) is None:
         return None
     axes = [mask.axes(tiling) for mask in masks]
-    one = [_of_one_label(refiner, *divmod(row, tiling.Hm), pair) for row, pair in enumerate(axes)]
-    if None in one:
+    try:
+        one = [_of_one_label(refiner, *divmod(row, tiling.Hm), pair) for row, pair in enumerate(axes)]
+    except Unfit:
         return None
-    found = band_runs(refiner.analysis, axes, tiling.Hm, False, lambda cells: refiner.settler.kinds(cells, False), refiner.work)
+    how = refiner.analysis, axes, tiling.Hm, False, lambda cells: refiner.settler.kinds(cells, False), refiner.work
+    found, rows, parts = band_runs(*how), [], []
     if found is None:
-        return None
-    rows, parts = [], []
+        found = pair_runs(*how, [_Finish(mask, *whole) for mask, whole in zip(masks, one)])
+        return None if found is None else _of_masks(masks, found, most)
     for i, (mask, whole, spans) in enumerate(zip(masks, one, found)):
         row, *run = mask.runs(whole, *spans)
         rows.append(row + i * most)
         parts.append(np.stack(run, axis=1))
     return row_pointer(np.concatenate(rows), most * len(masks)), np.concatenate(parts)
+
+
+def _of_masks(masks: list["_Tiles"], found: list[tuple], most: int) -> tuple[np.ndarray, np.ndarray]:
+    """As `placed_runs`, of (row_ptr, runs) of each mask whose kinds are final."""
+    counts = np.zeros((len(masks), most), np.int64)
+    for mask, (pointer, runs), count in zip(masks, found, counts):
+        count[:pointer.size - 1] = np.diff(pointer)
+        if mask.window is not None:
+            runs[:, :2] -= mask.low.repeat(count[:mask.low.size])[:, None]
+    pointer = np.zeros(counts.size + 1, np.int32)
+    counts.cumsum(out=pointer[1:])
+    return pointer, found[0][1] if len(found) == 1 else np.concatenate([runs for _, runs in found])
 
 
 class _Tiles:
@@ -66,6 +83,11 @@ class _Tiles:
         line = counted(0, self.width)
         return q, Axis(Op.KV, tiling.kv_len, tiling.kv_tile, _ends(*self.keys, tiling.kv_tile, self.columns, line))
 
+    @property
+    def window(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """The columns that rows see, as `pair_runs` takes them."""
+        return None if self.count.size == 1 else (self.low, self.high)
+
     def runs(self, one: list[np.ndarray], pointer: np.ndarray, runs: np.ndarray) -> tuple:
         """(row, begin, end, kind) of maximal runs in order, columns counted from the block's first; from runs over all columns
         without INSIDE."""
@@ -86,6 +108,33 @@ class _Tiles:
         return row, begin - low, end - low, kind
 
 
+class _Finish:
+    """Makes kinds of tiles final, those of other blocks EMPTY and some INSIDE, for `pair_runs`. queries, keys: which tiles have
+    one label."""
+
+    def __init__(self, mask: _Tiles, queries: np.ndarray, keys: np.ndarray):
+        self.mask, self.queries, self.keys, self.window = mask, queries, keys, mask.window
+
+    def __call__(self, kinds: np.ndarray, r0: int, r1: int, c0: int, c1: int) -> None:
+        if self.window is not None:
+            column = np.arange(c0, c1)
+            kinds[(column < self.mask.low[r0:r1, None]) | (column >= self.mask.high[r0:r1, None])] = Kind.EMPTY
+        inside = self.queries[r0:r1, None] & self.keys[None, c0:c1]
+        kinds[inside & (kinds == Kind.PARTIAL)] = INSIDE
+        self._tails(kinds, self.mask.ragged[r0:r1].nonzero()[0], self.mask.high[r0:r1] - 1 - c0, INSIDE)
+
+    def coarse(self, kinds: np.ndarray, r0: int, r1: int) -> None:
+        """The same of several columns together."""
+        self._tails(kinds, self.mask.ragged[r0:r1].nonzero()[0], np.full(r1 - r0, kinds.shape[1] - 1), Kind.PARTIAL)
+
+    @staticmethod
+    def _tails(kinds: np.ndarray, row: np.ndarray, column: np.ndarray, kind: int) -> None:
+        """A FULL tile that reaches past its block's last key is not to be taken whole."""
+        column = column[row]
+        full = kinds[row, column] == Kind.FULL
+        kinds[row[full], column[full]] = kind
+
+
 def _ends(begin: np.ndarray, end: np.ndarray, tile: int, block: np.ndarray, line: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(first, last) position of the tiles `line` of blocks."""
     first = begin.take(block) + line * tile
@@ -103,22 +152,27 @@ def _tails(segments: tuple, cut: np.ndarray) -> tuple:
     return row, begin, end, kind
 
 
-def _of_one_label(refiner: Refiner, b: int, h: int, axes: tuple[Axis, Axis]) -> list[np.ndarray] | None:
-    """Whether each tile of (the queries, the keys) has one label throughout, in all label tests of the mask: bool [n]; None where
-    what these read is not known by runs."""
+def _of_one_label(refiner: Refiner, b: int, h: int, axes: tuple[Axis, Axis]) -> list[np.ndarray]:
+    """Whether each tile of (the queries, the keys) has one label throughout, in all label tests of the mask: bool [n]. Unfit
+    where these may read out of range."""
     found = [np.ones(axis.count, bool) for axis in axes]
-    for pair in label_tests(refiner.bound.graph).values():
-        table = refiner.analysis.tables.labels(pair)
-        row = None if table is None else row_of(refiner.bound, table, b, h)
-        sides = None if row is None else sides_of(refiner.bound, table)
-        if sides is None:
-            return None
-        for axis, side, one in zip(axes, sides, found):
-            runs = runs_along(table, row, side, axis.length)
-            if runs is None:
-                return None
-            one &= runs[0].searchsorted(axis.first, "right") == runs[0].searchsorted(axis.last, "right")
+    sides = TermSides(refiner.analysis, terms_of(refiner.bound.graph), *axes, b, h)
+    for n, pair in label_tests(refiner.bound.graph).items():
+        for axis, begins, one in zip(axes, _begins(refiner, sides, pair), found):
+            one &= begins.searchsorted(axis.first, "right") == begins.searchsorted(axis.last, "right")
     return found
+
+
+def _begins(refiner: Refiner, sides: TermSides, pair) -> list[np.ndarray]:
+    """Where runs of labels begin along (the queries, the keys), int64 [runs] each."""
+    table = refiner.analysis.tables.labels(pair)
+    row = None if table is None else row_of(refiner.bound, table, sides.b, sides.h)
+    along = None if row is None else sides_of(refiner.bound, table)
+    if along is not None:
+        runs = [runs_along(table, row, side, axis.length) for side, axis in zip(along, (sides.q, sides.kv))]
+        if None not in runs:
+            return [begins for begins, _, _ in runs]
+    return [labels.begins for labels in sides.of_pair(pair)]
 
 
 def _marked(segments: tuple, one: list[np.ndarray]) -> tuple:

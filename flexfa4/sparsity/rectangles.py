@@ -17,6 +17,8 @@ from .spans import Kind, counted, row_pointer, run_type
 Bounds = tuple
 # Tiles met by rectangles beyond which looking at every tile is as good.
 _MOST_MET = 1 << 17
+# Numbers without a label, for each run, up to which labels are taken as they are.
+_SPARE = 4
 
 
 class Labels(Side):
@@ -42,9 +44,15 @@ class Labels(Side):
         return self.axis.begun(self.begins), self.axis.ended(self.ends)
 
 
+def labels_at(axis: Axis, values: np.ndarray) -> Labels:
+    """From the label of every position, [n]."""
+    begins = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
+    return Labels(axis, begins, values.take(begins))
+
+
 def both(a: tuple[Labels, Labels], b: tuple[Labels, Labels]) -> tuple[Labels, Labels]:
     """The labels, (of queries, of keys), that are equal where those of two equalities are."""
-    counts, codes = zip(*(_codes(sides) for sides in (a, b)))
+    counts, codes = zip(*(codes_of(*sides) for sides in (a, b)))
     found = []
     for k in range(2):
         begins = np.union1d(a[k].begins, b[k].begins)
@@ -53,10 +61,15 @@ def both(a: tuple[Labels, Labels], b: tuple[Labels, Labels]) -> tuple[Labels, La
     return tuple(found)
 
 
-def _codes(sides: tuple[Labels, Labels]) -> tuple[int, list[np.ndarray]]:
-    """How many labels two sides have, and the labels of each as numbers below that."""
-    values, codes = np.unique(np.concatenate([side.values for side in sides]), return_inverse=True)
-    return values.size, np.split(codes, [sides[0].values.size])
+def codes_of(a: Labels, b: Labels) -> tuple[int, list[np.ndarray]]:
+    """How many labels two sides have at most, and the labels of each run as numbers below that."""
+    if a.values.dtype.kind in "iu":
+        low = min(int(x.values.min()) for x in (a, b))
+        count = max(int(x.values.max()) for x in (a, b)) - low + 1
+        if count <= _SPARE * (a.values.size + b.values.size):
+            return count, [x.values.astype(np.int64) - low for x in (a, b)]
+    values, codes = np.unique(np.concatenate([a.values, b.values]), return_inverse=True)
+    return values.size, np.split(codes, [a.values.size])
 
 
 def later(a, b):

@@ -1,8 +1,8 @@
-"""Coarse to fine: squares of tiles are proven EMPTY or FULL by interval analysis, or cut into sixteen and looked at again."""
+"""The kinds of the tiles of a grid, by the first way that takes the mask."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,51 +13,35 @@ from flexfa4.ir import Graph, Op
 from flexfa4.ir.bound import BoundGraph
 
 from . import diagonals
-from .bands import band_spans
+from .bands import band_runs
 from .cells import Cells, tile_cells
 from .exact import Settler
-from .spans import Kind, Spans, Tiling, spans_from_segments, spans_from_states
+from .sides import grid_axes
+from .spans import Kind, Spans, Tiling, spans_from_segments, spans_from_states, spans_of_masks
+from .squares import BATCH, FAN, walk
+from .tile_pairs import pair_runs
 
-# An undecided square is cut into this many parts along each axis.
-_FAN = 4
 # A mask of at most so many tiles is looked at in one piece: a look has a cost of its own, about that of 50,000 tiles.
 _AT_ONCE = 1 << 17
 # Squares along each axis of the coarsest grid, at most: fewer levels for a small mask, fewer rows of large FULL
 # squares for a large one.
 _COARSEST_SMALL, _COARSEST_LARGE = 32, 8
 _SMALL = 512
-# Squares looked at together: their arrays stay in the last-level cache, and memory stays bounded where nothing can be skipped.
-_BATCH = 1 << 17
 _NUMPY = Space(None)
-_CHILD_I, _CHILD_J = (x.reshape(1, -1) for x in np.indices((_FAN, _FAN)))
 
 
 @dataclass
 class Work:
-    """What one build did, in tiles: `analysed` squares of any size went through interval analysis; of the `tiles` of the mask,
-    `sampled` had both kinds of element among a few points, `settled` were decided element by element, and `over_budget` were left
-    PARTIAL undecided."""
+    """What one build did, in tiles: `analysed` squares of any size went through interval analysis, `paired` were compared by what
+    is known of their rows and of their columns; of the `tiles` of the mask, `sampled` had both kinds of element among a few
+    points, `settled` were decided element by element, and `over_budget` were left PARTIAL undecided."""
 
     tiles: int = 0
     analysed: int = 0
+    paired: int = 0
     sampled: int = 0
     settled: int = 0
     over_budget: int = 0
-
-
-@dataclass
-class Segments:
-    """Runs of tiles found so far, unordered: (row, begin, end, kind) arrays of rows and columns of tiles."""
-
-    parts: list = field(default_factory=list)
-
-    def add(self, row, begin, end, kind) -> None:
-        self.parts.append((row, begin, end, kind))
-
-    def spans(self, tiling: Tiling, transposed: bool) -> Spans:
-        empty = np.zeros(0, np.int64)
-        row, begin, end, kind = (np.concatenate([empty, *x]) for x in (zip(*self.parts) if self.parts else [()] * 4))
-        return spans_from_segments(row, begin, end, kind, tiling, transposed)
 
 
 class Judge:
@@ -121,13 +105,18 @@ class Refiner:
 
     def spans(self, transposed: bool) -> Spans:
         """The kinds of all tiles."""
-        found = band_spans(self.analysis, self.tiling, transposed, lambda cells: self.settler.kinds(cells, False), self.work)
+        axes = [grid_axes(self.tiling) for _ in range(self.tiling.Bm * self.tiling.Hm)]
+        how = self.analysis, axes, self.tiling.Hm, transposed, lambda cells: self.settler.kinds(cells, False), self.work
+        found = band_runs(*how)
         if found is not None:
-            return found
+            return spans_of_masks(found, self.tiling, transposed)
         if diagonals.applies(self.bound, self.tiling, transposed):
             found = diagonals.diagonal_spans(self._kinds, self.tiling, transposed)
             if found is not None:
                 return found
+        found = pair_runs(*how)
+        if found is not None:
+            return spans_of_masks(found, self.tiling, transposed)
         return self._all_at_once(transposed) if self.work.tiles <= _AT_ONCE else self._refine(transposed)
 
     def _all_at_once(self, transposed: bool) -> Spans:
@@ -148,56 +137,56 @@ class Refiner:
 
     def _refine(self, transposed: bool) -> Spans:
         """Every tile, from the coarsest squares down."""
-        segments = Segments()
         tiling = self.tiling
         size, side = 1, max(tiling.q_tiles, tiling.kv_tiles)
         coarsest = _COARSEST_SMALL if side <= _SMALL else _COARSEST_LARGE
         while side > coarsest * size:
-            size *= _FAN
+            size *= FAN
         shape = (tiling.Bm * tiling.Hm, -(-tiling.q_tiles // size), -(-tiling.kv_tiles // size))
-        row, i, j = (x.reshape(-1) for x in np.indices(shape))
-        waiting = [(size, row, i, j)]
-        while waiting:
-            size, row, i, j = waiting.pop()
-            if row.size > _BATCH:
-                for first in range(0, row.size, _BATCH):
-                    part = slice(first, first + _BATCH)
-                    waiting.append((size, row[part], i[part], j[part]))
-                continue
-            left = self._level(size, row, i, j, segments, transposed)
-            if left is not None:
-                waiting.append(left)
-        return segments.spans(tiling, transposed)
+        found = _Segments(tiling, transposed)
+        walk(found, size, tuple(x.reshape(-1) for x in np.indices(shape)), self.judge, self.settler, self.work)
+        return found.spans()
 
-    def _level(self, size, row, i, j, segments: Segments, transposed: bool):
-        """One look at squares of size x size tiles; what is undecided comes back as smaller squares, single tiles never."""
-        cells = tile_cells(self.tiling, row, i, j, size)
-        empty, full, poison = self.judge(cells)
-        self._emit(segments, row[full], i[full], j[full], size, Kind.FULL, transposed)
-        undecided = np.flatnonzero(~(empty | full))
-        if not undecided.size:
-            return None
-        row, i, j = row[undecided], i[undecided], j[undecided]
-        if size == 1:
-            kind = self._settled(cells.take(undecided), undecided, poison, (len(cells),))
-            for k in (Kind.PARTIAL, Kind.FULL):
-                here = kind == k
-                self._emit(segments, row[here], i[here], j[here], 1, k, transposed)
-            return None
-        i, j = (i[:, None] * _FAN + _CHILD_I).reshape(-1), (j[:, None] * _FAN + _CHILD_J).reshape(-1)
-        row = np.repeat(row, _FAN * _FAN)
-        size //= _FAN
-        inside = (i * size < self.tiling.q_tiles) & (j * size < self.tiling.kv_tiles)
-        if not inside.all():
-            row, i, j = row[inside], i[inside], j[inside]
-        return size, row, i, j
+    def classify(self, row: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        """The kinds of given tiles, uint8 [n]."""
+        return self._kinds(tile_cells(self.tiling, row, i, j, 1))
 
-    def _emit(self, segments: Segments, row, i, j, size: int, kind: Kind, transposed: bool) -> None:
+    def _kinds(self, cells: Cells) -> np.ndarray:
+        """The kinds of cells of at most a tile's size, uint8 [n]."""
+        kinds = np.empty(len(cells), np.uint8)
+        for first in range(0, len(cells), BATCH):
+            part = cells if len(cells) <= BATCH else cells.take(slice(first, first + BATCH))
+            empty, full, poison = self.judge(part)
+            kinds[first:first + BATCH] = np.multiply(full, np.uint8(Kind.FULL), dtype=np.uint8)
+            undecided = np.flatnonzero(~(empty | full))
+            if undecided.size:
+                kinds[first + undecided] = self._settled(part.take(undecided), undecided, poison, (len(part),))
+        return kinds
+
+
+class _Segments:
+    """Runs of tiles of a grid found so far, unordered: (row, begin, end, kind) arrays of rows and columns of tiles."""
+
+    def __init__(self, tiling: Tiling, transposed: bool):
+        self.tiling, self.transposed, self.parts = tiling, transposed, []
+
+    def spans(self) -> Spans:
+        empty = np.zeros(0, np.int64)
+        row, begin, end, kind = (np.concatenate([empty, *x]) for x in (zip(*self.parts) if self.parts else [()] * 4))
+        return spans_from_segments(row, begin, end, kind, self.tiling, self.transposed)
+
+    def cells(self, row: np.ndarray, i: np.ndarray, j: np.ndarray, size: int) -> Cells:
+        return tile_cells(self.tiling, row, i, j, size)
+
+    def there(self, row: np.ndarray, i: np.ndarray, j: np.ndarray, size: int) -> np.ndarray:
+        return (i * size < self.tiling.q_tiles) & (j * size < self.tiling.kv_tiles)
+
+    def emit(self, row: np.ndarray, i: np.ndarray, j: np.ndarray, size: int, kind: Kind) -> None:
         """The rows of tiles that squares cover."""
         if not row.size:
             return
         rows, columns = self.tiling.q_tiles, self.tiling.kv_tiles
-        if transposed:
+        if self.transposed:
             i, j, rows, columns = j, i, columns, rows
         line = i * size
         begin = j * size
@@ -208,20 +197,4 @@ class Refiner:
             inside = line < rows
             if not inside.all():
                 row, line, begin, end = row[inside], line[inside], begin[inside], end[inside]
-        segments.add(row * rows + line, begin, end, np.full(line.size, int(kind), np.int64))
-
-    def classify(self, row: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """The kinds of given tiles, uint8 [n]."""
-        return self._kinds(tile_cells(self.tiling, row, i, j, 1))
-
-    def _kinds(self, cells: Cells) -> np.ndarray:
-        """The kinds of cells of at most a tile's size, uint8 [n]."""
-        kinds = np.empty(len(cells), np.uint8)
-        for first in range(0, len(cells), _BATCH):
-            part = cells if len(cells) <= _BATCH else cells.take(slice(first, first + _BATCH))
-            empty, full, poison = self.judge(part)
-            kinds[first:first + _BATCH] = np.multiply(full, np.uint8(Kind.FULL), dtype=np.uint8)
-            undecided = np.flatnonzero(~(empty | full))
-            if undecided.size:
-                kinds[first + undecided] = self._settled(part.take(undecided), undecided, poison, (len(part),))
-        return kinds
+        self.parts.append((row * rows + line, begin, end, np.full(line.size, int(kind), np.int64)))

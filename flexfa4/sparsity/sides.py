@@ -12,6 +12,8 @@ import numpy as np
 from flexfa4.facts.interval_values import Interval
 from flexfa4.ir import Node, Op
 
+from .spans import Grid
+
 # A sum of two numbers of at most this size, and of one more, does not wrap around in int64.
 _LARGE = 1 << 61
 
@@ -69,6 +71,17 @@ def _grid(length: int, tile: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     for found in (first, last, number):
         found.flags.writeable = False
     return first, last, number
+
+
+def grid_axes(tiling: Grid) -> tuple[Axis, Axis]:
+    """(the queries', the keys') of a grid."""
+    q = Axis(Op.Q, tiling.q_len, tiling.q_tile)
+    return q, q.like(Op.KV) if alike(tiling) else Axis(Op.KV, tiling.kv_len, tiling.kv_tile)
+
+
+def alike(tiling: Grid) -> bool:
+    """Whether a grid cuts queries and keys alike."""
+    return tiling.q_len == tiling.kv_len and tiling.q_tile == tiling.kv_tile
 
 
 class Side:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
+from typing import Sequence
 
 import numpy as np
 import torch
@@ -169,11 +170,15 @@ def spans_from_states(states: np.ndarray, tiling: Tiling, transposed: bool = Fal
     """Spans of a dense map of kinds, uint8 [Bm, Hm, q_tiles, kv_tiles] (any layout)."""
     if transposed:
         states = states.swapaxes(2, 3)
-    columns = states.shape[-1]
-    rows = states.reshape(-1, columns)
+    return tiling.spans(*runs_of_states(states.reshape(-1, states.shape[-1])), transposed)
+
+
+def runs_of_states(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(row_ptr, runs), as in Spans, of kinds, uint8 [rows, columns]."""
+    rows, columns = states.shape
     # One column of EMPTY at the end closes the last run of a row; a change of kind is then a boundary wherever it is.
-    padded = np.zeros((rows.shape[0], columns + 1), np.uint8)
-    padded[:, :-1] = rows
+    padded = np.zeros((rows, columns + 1), np.uint8)
+    padded[:, :-1] = states
     flat = padded.reshape(-1)
     change = np.flatnonzero(flat[1:] != flat[:-1]) + 1
     if flat.size and flat[0]:
@@ -186,7 +191,15 @@ def spans_from_states(states: np.ndarray, tiling: Tiling, transposed: bool = Fal
     # Every run ends at the next change of its own row: at the latest at the closing column.
     runs[:, 1] = change[starts + 1] - row * (columns + 1) if starts.size else 0
     runs[:, 2] = kind[starts]
-    return tiling.spans(row_pointer(row, rows.shape[0]), runs, transposed)
+    return row_pointer(row, rows), runs
+
+
+def spans_of_masks(found: Sequence[tuple[np.ndarray, np.ndarray]], tiling: Tiling, transposed: bool) -> Spans:
+    """Spans of all batches and heads, from (row_ptr, runs) of each in turn."""
+    pointer, runs = found[0]
+    for more_pointer, _ in found[1:]:
+        pointer = np.concatenate([pointer, pointer[-1] + more_pointer[1:]])
+    return tiling.spans(pointer, runs if len(found) == 1 else np.concatenate([r for _, r in found]), transposed)
 
 
 def spans_of_nothing(tiling: Tiling, transposed: bool = False) -> Spans:

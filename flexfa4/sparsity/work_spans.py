@@ -18,13 +18,10 @@ from .halves import of_halves, paired
 from .placed import INSIDE, placed_runs
 from .refine import Refiner
 from .spans import Kind, Tiling, counted, runs_of_segments
+from .squares import FAN, walk
 
-# An undecided square is cut into this many parts along each axis; squares of the coarsest grid along a side, at most.
-_FAN = 4
+# Squares of the coarsest grid along a side, at most.
 _COARSEST = 32
-# Squares looked at together.
-_BATCH = 1 << 17
-_CHILD_I, _CHILD_J = (x.reshape(1, -1) for x in np.indices((_FAN, _FAN)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +110,7 @@ def _halved(spans: WorkSpans, blocks: Blocks, fine: Tiling, tiling: Tiling) -> W
     upper, lower = (first[block] + line)[line % 2 == 0], (first[block] + line)[line % 2 == 1]
     tiles[row[upper]] = halves[upper]
     tiles[row[lower], 1] = halves[lower, 1]
-    arrays = (torch.from_numpy(x) for x in (row_ptr, runs.astype(np.int32), tiles))
+    arrays = (torch.from_numpy(x) for x in (row_ptr, runs.astype(np.int32, copy=False), tiles))
     return WorkSpans(*arrays, tiling.q_tile, tiling.kv_tile, tiling.Bm, tiling.Hm, spans.by_document, halved=True)
 
 
@@ -143,7 +140,7 @@ class _Builder:
         row_ptr, runs = self._refined(masks * most) if found is None else found
         tiles = self._tiles(masks * most)
         by_document = len(blocks) > masks or bool((blocks.q0 > 0).any())
-        arrays = (torch.from_numpy(x) for x in (row_ptr, runs.astype(np.int32), tiles))
+        arrays = (torch.from_numpy(x) for x in (row_ptr, runs.astype(np.int32, copy=False), tiles))
         return WorkSpans(*arrays, t.q_tile, t.kv_tile, t.Bm, t.Hm, by_document)
 
     def _tiles(self, rows: int) -> np.ndarray:
@@ -167,49 +164,24 @@ class _Builder:
         q_tiles, kv_tiles = self.size
         size = 1
         while max(q_tiles.max(), kv_tiles.max()) > _COARSEST * size:
-            size *= _FAN
+            size *= FAN
         rows, columns = -(-q_tiles // size), -(-kv_tiles // size)
         block = np.repeat(np.arange(len(self.blocks)), rows * columns)
-        place = counted(0, rows * columns)
-        i, j = np.divmod(place, columns[block])
-        waiting = [(size, block, i, j)]
-        while waiting:
-            size, *squares = waiting.pop()
-            for first in range(0, squares[0].size, _BATCH):
-                left = self._level(size, *(x[first:first + _BATCH] for x in squares))
-                if left is not None:
-                    waiting.append(left)
+        i, j = np.divmod(counted(0, rows * columns), columns[block])
+        walk(self, size, (block, i, j), self.refiner.judge, self.refiner.settler, self.refiner.work)
 
-    def _level(self, size: int, block, i, j):
-        """One look at squares of size x size tiles; what is undecided comes back as smaller squares, single tiles never."""
-        cells = self._cells(block, i, j, size)
-        empty, full, poison = self.refiner.judge(cells)
-        self._emit(block[full], i[full], j[full], size, Kind.FULL)
-        undecided = np.flatnonzero(~(empty | full))
-        if not undecided.size:
-            return None
-        block, i, j = block[undecided], i[undecided], j[undecided]
-        if size == 1:
-            bad = poison if poison is False else np.broadcast_to(poison, len(cells))[undecided]
-            kind = self.refiner.settler.kinds(cells.take(undecided), bad)
-            for k in (Kind.PARTIAL, Kind.FULL):
-                here = kind == k
-                self._emit(block[here], i[here], j[here], 1, k)
-            return None
-        i, j = (i[:, None] * _FAN + _CHILD_I).reshape(-1), (j[:, None] * _FAN + _CHILD_J).reshape(-1)
-        block = np.repeat(block, _FAN * _FAN)
-        size //= _FAN
-        inside = (i * size < self.size[0][block]) & (j * size < self.size[1][block])
-        return size, block[inside], i[inside], j[inside]
+    def there(self, block, i, j, size: int) -> np.ndarray:
+        """As `squares.Grids` has it, like the following."""
+        return (i * size < self.size[0][block]) & (j * size < self.size[1][block])
 
-    def _cells(self, block, i, j, size: int) -> Cells:
+    def cells(self, block, i, j, size: int) -> Cells:
         blocks, t = self.blocks, self.tiling
         b, h = np.divmod(blocks.row[block], t.Hm)
         height, width = size * t.q_tile, size * t.kv_tile
         q0, k0 = blocks.q0[block] + i * height, blocks.k0[block] + j * width
         return Cells(b, h, q0, np.minimum(q0 + height, blocks.q1[block]) - 1, k0, np.minimum(k0 + width, blocks.k1[block]) - 1)
 
-    def _emit(self, block, i, j, size: int, kind: Kind) -> None:
+    def emit(self, block, i, j, size: int, kind: Kind) -> None:
         """The rows of tiles that squares cover. A FULL tile that reaches past its block's last key is PARTIAL to a kernel."""
         if not block.size:
             return
@@ -229,12 +201,14 @@ class _Builder:
                 some = begin < end
                 block, line, begin, end = block[some], line[some], begin[some], end[some]
             self.parts.append((self.first[block] + line, begin, end, np.full(line.size, int(Kind.FULL))))
+        elif size > 1:
+            self.parts.append((self.first[block] + line, begin, end, np.full(line.size, int(Kind.PARTIAL))))
         else:
             self._partial(block, line, begin)
 
     def _partial(self, block, line, column) -> None:
         """Single tiles that are not to be taken whole: INSIDE where the label tests hold in all of them."""
-        _, same, _ = self._tests.judge(self._cells(block, line, column, 1))
+        _, same, _ = self._tests.judge(self.cells(block, line, column, 1))
         kind = np.where(same, INSIDE, int(Kind.PARTIAL))
         self.parts.append((self.first[block] + line, column, column + 1, kind))
 

@@ -189,7 +189,7 @@ def test_any_labels_and_tiles(data, name, n, tiles, how):
 
 
 def test_labels_that_come_back_take_no_look_at_pairs_of_tiles(monkeypatch):
-    monkeypatch.setattr(work_spans._Builder, "_level", lambda *_: pytest.fail("refined"))
+    monkeypatch.setattr(work_spans, "walk", lambda *_: pytest.fail("refined"))
     doc = torch.randint(0, 30, (120,), generator=torch.Generator().manual_seed(0)).repeat_interleave(40)
     mask_mod = document(doc, more=causal)
     for tiles in ((64, 64), (96, 40)):
