@@ -20,7 +20,7 @@ from .program import program
 _BOOL, _I64 = DType.BOOL, DType.I64
 
 
-def _any(*flags: Node | None) -> Node | None:
+def any_of(*flags: Node | None) -> Node | None:
     """The disjunction of flags; None is "never"."""
     present = list(dict.fromkeys(f for f in flags if f is not None))
     total = present[0] if present else None
@@ -48,12 +48,12 @@ def _out_of_range(load: Node, size_slots: dict[tuple[int, int], Node], first_slo
         past = node(Op.LE, (size, index), _BOOL)
         before = node(Op.LT, (node(Op.ADD, (index, size), _I64), const(0, _I64)), _BOOL)
         flags += [past, before]
-    return _any(*flags)
+    return any_of(*flags)
 
 
 def _decided(n: Node, bad: list[Node | None]) -> Node | None:
     """Poison of a Boolean AND or OR: an operand that is good and decides the result alone makes it good."""
-    flag = _any(*bad)
+    flag = any_of(*bad)
     if flag is None:
         return None
     for operand, poison in zip(n.args, bad):
@@ -69,7 +69,7 @@ def _chosen(n: Node, bad: list[Node | None]) -> Node | None:
     if yes is not None or no is not None:
         never = const(False, _BOOL)
         branch = node(Op.WHERE, (n.args[0], yes or never, no or never), _BOOL)
-        return _any(on_condition, branch)
+        return any_of(on_condition, branch)
     return on_condition
 
 
@@ -81,13 +81,13 @@ def _checked(graph: Graph) -> tuple[Node | None, tuple[tuple[int, int], ...]]:
     for n in graph.nodes:
         bad = [flags[a] for a in n.args]
         if n.op is Op.LOAD:
-            flags[n] = _any(*bad, _out_of_range(n, sizes, len(graph.slots)))
+            flags[n] = any_of(*bad, _out_of_range(n, sizes, len(graph.slots)))
         elif n.op in (Op.AND, Op.OR) and n.dtype is _BOOL:
             flags[n] = _decided(n, bad)
         elif n.op is Op.WHERE:
             flags[n] = _chosen(n, bad)
         else:
-            flags[n] = _any(*bad)
+            flags[n] = any_of(*bad)
     return flags[graph.root], tuple(sizes)
 
 
@@ -118,18 +118,21 @@ def lookup_error(bound: BoundGraph, env: Mapping[Op, torch.Tensor | int | float]
     for n in bound.graph.nodes:
         if n.op is not Op.LOAD or bad is None:
             continue
-        tensor = bound.tensors[n.attr]
         for dim, index in enumerate(program(tuple(n.args))(env, bound.tensors, bound.literals)):
-            size = tensor.shape[dim]
+            size = bound.tensors[n.attr].shape[dim]
             index, where = torch.broadcast_tensors(index.to(bad.device), bad)
             wrong = index[where & ((index < -size) | (index >= size))]
             if wrong.numel():
-                names = origin.capture_names
-                name = names[n.attr] if n.attr < len(names) else f"capture {n.attr}"
-                low, high = int(wrong.min()), int(wrong.max())
-                span = f"index {low}" if low == high else f"indices from {low} to {high}"
-                return LookupOutOfRange(
-                    f"{origin.where(n)}: {origin.name} looks up {name} (shape {tuple(tensor.shape)}) with {span} in dimension "
-                    f"{dim}, whose size is {size}, at a position that is not masked away. Make {name} longer, or guard the "
-                    "lookup: clamp the index, or mask those positions")
+                return range_error(bound, n, dim, (int(wrong.min()), int(wrong.max())))
     return LookupOutOfRange(f"{origin.where()}: {origin.name} looks up a captured tensor out of its range")
+
+
+def range_error(bound: BoundGraph, load: Node, dim: int, found: tuple[int, int]) -> LookupOutOfRange:
+    """The error for indices, the least and the most of `found`, of a LOAD in one dimension of its capture."""
+    names, shape = bound.origin.capture_names, tuple(bound.tensors[load.attr].shape)
+    name = names[load.attr] if load.attr < len(names) else f"capture {load.attr}"
+    span = f"index {found[0]}" if found[0] == found[1] else f"indices from {found[0]} to {found[1]}"
+    return LookupOutOfRange(
+        f"{bound.origin.where(load)}: {bound.origin.name} looks up {name} (shape {shape}) with {span} in dimension {dim}, whose "
+        f"size is {shape[dim]}, at a position that is not masked away. Make {name} longer, or guard the lookup: clamp the index, "
+        "or mask those positions")

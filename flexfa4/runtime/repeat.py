@@ -24,6 +24,7 @@ from flexfa4.tensors import TensorKey, all_now
 from flexfa4.trace import Entry, Parts, parts_of
 
 from . import internals, kernels, native
+from .lookups import decided_by_positions
 from .relaunch import launcher, recorder
 from .torch_op import Attention, lists_of_call
 
@@ -272,13 +273,18 @@ def _name(query: Tensor, key: Tensor, value: Tensor, parts: tuple, block_mask: B
           options: tuple) -> tuple | None:
     """The name of a kind; None for tensors that have no strides. By the structure of graphs, which a mod that is traced in each
     call has in common with its last one."""
-    mods = tuple([None if part is None else (part[0], tuple(map(repr, part[1]))) for part in parts])
+    mods = tuple([None if part is None else (part[0], tuple(map(repr, part[1])), _shapes(part)) for part in parts])
     try:
         return (query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride(), query.dtype, key.dtype,
                 value.dtype, query.get_device(), key.get_device(), value.get_device(), scale, options, id(block_mask),
                 block_mask.revision if block_mask is not None else 0, mods)
     except RuntimeError:
         return None
+
+
+def _shapes(part: Parts) -> tuple | None:
+    """Of the captures, where they decide whether a position is past the end of one."""
+    return tuple([t.shape for t in part[2]]) if part[0].kind != "mask" and decided_by_positions(part[0]) else None
 
 
 def _weakly(block_mask: BlockMask | FixedMask | None, named: tuple) -> Callable:

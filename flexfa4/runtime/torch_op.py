@@ -20,6 +20,7 @@ from flexfa4.sparsity.work_spans import WorkSpans
 
 from . import capture, changed, engine, internals, kernels, transforms
 from .lists import Lists, dense_lists, fixed_lists, lists_of
+from .lookups import refuse_past_ends
 from .programs import Layout, Programs, decode, encode, fitted
 from .spans_cache import spans_of
 
@@ -57,6 +58,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tup
     if (call.plan is not None or query.is_cpu) and _plain((query, key, value, *captures)):
         if call.plan is None:
             return _by_tiles(query, key, value, call)
+        refuse_past_ends(call.score, call.mask, call.out, (*query.shape[:3], *value.shape[2:]))
         lists = lists_of_call(call.plan, call.mask, call.layout, call.spans, query, key)
         return kernels.forward(call.plan, (query, key, value), call.scale, (call.score, call.mask, call.out), lists)
     literals = [x for b in bound for x in b.literals]
@@ -156,6 +158,7 @@ def _by_kernel(tensors: tuple, scale: float, score, mask, decoded: Programs):
             return built_spans(plan, mask, replace(decoded.layout, q_tile=plan.q_tile, kv_tile=plan.tiles.kv_tile), query, key)
 
         plan, spans = choice.settled(spans_at)
+    refuse_past_ends(score, mask, None, (*query.shape[:3], *tensors[2].shape[2:]))
     lists = lists_of_call(plan, mask, None, spans, query, key)
     return kernels.forward(plan, tensors, scale, (score, mask, None), lists)
 
