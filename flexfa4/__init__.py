@@ -10,6 +10,7 @@ _HOMES = {
     "and_masks": "flexfa4.sparsity",
     "or_masks": "flexfa4.sparsity",
     "not_mask": "flexfa4.sparsity",
+    "wait_for_kernels": "flexfa4.runtime.apart",
 }
 
 # Modules that users name: flexfa4.mods.causal_mask, flexfa4.reference.attention, except flexfa4.errors.TraceError.

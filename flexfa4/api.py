@@ -121,30 +121,39 @@ def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, 
     layout = _layout(mask, query, key, plan)
     if isinstance(block_mask, FixedMask):
         refuse_to_capture(tensors, (score, mask, hook), choice)
-    spans = None
     if block_mask is not None and _has_data(query) and not transforms.active():
-        halved = plan is not None and plan.halves
-        if isinstance(block_mask, FixedMask):
-            fixed = block_mask.kept_spans(layout.q_tile, layout.kv_tile, halved, query.device)
-            return Attention(score, mask, hook, layout, fixed, scale, plan, precise)
-
-        def spans_at(layout: Layout) -> Spans | WorkSpans:
-            for_work = plan is not None and plan.places_work
-            if not block_mask.has_spans(layout.q_tile, layout.kv_tile, for_work, halved):
-                capture.refuse_contents(mask)
-            if for_work:
-                return block_mask.work_spans(layout.q_tile, layout.kv_tile, halved)
-            return block_mask.kept_spans(layout.q_tile, layout.kv_tile, device="cpu")
-
-        if plan is None:
-            layout, spans = fitted(layout, query.shape[0] * query.shape[1], spans_at)
-        else:
-            plan, spans = choice.settled(lambda plan: spans_at(_layout(mask, query, key, plan)))
-            layout = _layout(mask, query, key, plan)
-    elif choice.wide is not None and _has_data(query) and not transforms.active():
+        return _with_spans((score, mask, hook), block_mask, (query, key), choice, (scale, precise))
+    if choice.wide is not None and _has_data(query) and not transforms.active():
         plan = choice.settled(lambda plan: built_spans(plan, mask, _layout(mask, query, key, plan), query, key))[0]
         layout = _layout(mask, query, key, plan)
-    return Attention(score, mask, hook, layout, spans, scale, plan, precise)
+    return Attention(score, mask, hook, layout, None, scale, plan, precise)
+
+
+def _with_spans(bounds: tuple, block_mask: BlockMask | FixedMask, tensors: tuple[Tensor, Tensor], choice: engine.Choice,
+                options: tuple[float, bool]) -> Attention:
+    """A call with the spans of its mask. bounds: score, mask, out; tensors: query and key; options: (scale, precise)."""
+    (score, mask, hook), plan, (scale, precise) = bounds, choice.plan, options
+    layout = _layout(mask, *tensors, plan)
+    if isinstance(block_mask, FixedMask):
+        fixed = block_mask.kept_spans(layout.q_tile, layout.kv_tile, plan is not None and plan.halves, tensors[0].device)
+        return Attention(score, mask, hook, layout, fixed, scale, plan, precise)
+
+    def spans_at(layout: Layout, for_work: bool = False, halved: bool = False) -> Spans | WorkSpans:
+        if not block_mask.has_spans(layout.q_tile, layout.kv_tile, for_work, halved):
+            capture.refuse_contents(mask)
+        if for_work:
+            return block_mask.work_spans(layout.q_tile, layout.kv_tile, halved)
+        return block_mask.kept_spans(layout.q_tile, layout.kv_tile, device="cpu")
+
+    def of_kernel(plan: Plan) -> Spans | WorkSpans:
+        return spans_at(_layout(mask, *tensors, plan), plan.places_work, plan.halves)
+
+    if plan is None:
+        query = tensors[0]
+        layout, spans = fitted(layout, query.shape[0] * query.shape[1], spans_at)
+        return Attention(score, mask, hook, layout, spans, scale, None, precise)
+    plan, spans = choice.settled(of_kernel)
+    return Attention(score, mask, hook, _layout(mask, *tensors, plan), spans, scale, plan, precise, of_kernel)
 
 
 def _debugged(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float) -> tuple[Tensor, Tensor]:

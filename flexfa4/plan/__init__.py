@@ -6,10 +6,12 @@ from .forward import Sm90Forward, Sm100Forward, TiledForward
 from .hoist import Hoisted, Level, hoist
 from .plan import Plan
 from .ranges import WIDE, Assumptions, integer_ranges
-from .signature import STATISTICS, TMA_BYTES, Signature
+from .signature import STATISTICS, TMA_BYTES, Signature, signature_from_json
+from .stand_in import Asked, stand_ins
 
 __all__ = [
-    "Assumptions", "Barrier", "BudgetError", "Heads", "hoist", "Hoisted", "integer_ranges", "Level", "Plan", "plan_forward",
-    "Reach", "Role", "row_layout", "RowLayout", "show_reach", "show_table", "Signal", "Signature", "Sm100Forward",
-    "Sm90Forward", "STATISTICS", "TiledForward", "TMA_BYTES", "unpaired", "WIDE", "WIDE_KEYS", "wide_layout",
+    "Asked", "Assumptions", "Barrier", "BudgetError", "Heads", "hoist", "Hoisted", "integer_ranges", "Level", "Plan",
+    "plan_forward", "Reach", "Role", "row_layout", "RowLayout", "show_reach", "show_table", "Signal", "Signature", "signature_from_json",
+    "Sm100Forward", "Sm90Forward", "stand_ins", "STATISTICS", "TiledForward", "TMA_BYTES", "unpaired", "WIDE",
+    "WIDE_KEYS", "wide_layout",
 ]

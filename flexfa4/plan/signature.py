@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
+import json
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 
-from flexfa4.ir import Graph
+from flexfa4.ir import DType, Graph
 from flexfa4.ir.text import parse
 
-from .plan import Plan
+from .plan import ARCHITECTURES, Plan
+from .ranges import Assumptions
 
 KINDS = ("score", "mask", "out")
 # TMA takes a base and strides that are multiples of 16 bytes.
@@ -69,3 +71,16 @@ class Signature:
         """64 hex digits, the same in every process and on every machine."""
         launch = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name != "plan"]
         return hashlib.sha256("\n".join([self.plan.compile_key(), *launch]).encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """All of it as text, for another process; `signature_from_json` reads it."""
+        return json.dumps(asdict(self), default=lambda dtype: dtype.name)
+
+
+def signature_from_json(text: str) -> Signature:
+    """The equal of the one whose `to_json` this is."""
+    data = json.loads(text)
+    plan, data["contiguous"] = data.pop("plan"), tuple(data["contiguous"])
+    tiles = {name: tuple(x) if isinstance(x, list) else x for name, x in plan["tiles"].items()}
+    plan |= dict(dtype=DType[plan["dtype"]], tiles=ARCHITECTURES[plan["arch"]][0](**tiles), assume=Assumptions(**plan["assume"]))
+    return Signature(Plan(**plan), **data)

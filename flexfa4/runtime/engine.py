@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Callable, Sequence
@@ -12,7 +13,8 @@ from torch import Tensor
 from flexfa4.facts.doubles import needs_doubles
 from flexfa4.ir import DType
 from flexfa4.ir.bound import BoundGraph
-from flexfa4.plan import WIDE_KEYS, Assumptions, BudgetError, Heads, Plan, RowLayout, plan_forward, row_layout, wide_layout
+from flexfa4.plan import (WIDE_KEYS, Asked, Assumptions, BudgetError, Heads, Plan, RowLayout, plan_forward, row_layout, stand_ins,
+                          wide_layout)
 from flexfa4.sparsity import Spans
 from flexfa4.sparsity.work_spans import WorkSpans
 
@@ -115,7 +117,18 @@ def _plan(arch: str, dtype: DType, dims: tuple[int, int], graphs: tuple, layout:
                             precise=precise)
     except BudgetError as error:
         return Choice(None, str(error))
+    _asked[plan] = Asked(arch, dtype, dims, graphs, precise)
     return Choice(plan)
+
+
+_asked: "weakref.WeakKeyDictionary[Plan, Asked]" = weakref.WeakKeyDictionary()
+
+
+def others_for(plan: Plan, split: bool, group: int) -> tuple[Plan, ...]:
+    """Plans whose kernels compute the calls of a plan that `choose` gave, the nearest first; split: whether its own splits
+    rows."""
+    asked = _asked.get(plan)
+    return () if asked is None else stand_ins(replace(plan, split=split), asked, group)
 
 
 @cache

@@ -22,33 +22,76 @@ _counts = {"compiled": 0, "loaded": 0}
 _lock = threading.Lock()
 
 
-def compiled(signature: Signature) -> Callable:
-    """The host function of a forward kernel. Compiles without a GPU; one that was compiled before is found by its signature."""
-    return _find(signature, "forward", signature.compile_key, signature)
+class Wanted(NamedTuple):
+    """A kernel by what it is compiled for. name: its own in this process; kind: which function of the compiler makes it; text:
+    what its entry on the disk is named by."""
+
+    name: Signature | tuple
+    kind: str
+    text: Callable[[], str]
+    signature: Signature
+
+    @property
+    def entry(self) -> str:
+        """The key of its entry on the disk."""
+        return store.key_of(f"{self.kind} {self.signature.plan.arch} {self.text()}")
 
 
-def compiled_combine(signature: Signature) -> Callable:
-    """The host function that combines the parts of split rows. It depends on the plan's tiles, type, packing and out graph."""
+def forward_of(signature: Signature) -> Wanted:
+    return Wanted(signature, "forward", signature.compile_key, signature)
+
+
+def combine_of(signature: Signature) -> Wanted:
+    """The kernel that combines the parts of split rows. It depends on the plan's tiles, type, packing and out graph."""
     plan = replace(signature.plan, score="", mask="", split=False)
     key = plan.arch, plan.dtype, plan.tiles.rows, plan.tiles.head_dim_v, plan.pack, plan.out
     key += (plan.precise, plan.assume) if plan.out else ()
-    return _find(("combine", *key), "combine", lambda: repr(key), Signature(plan))
+    return Wanted(("combine", *key), "combine", lambda: repr(key), Signature(plan))
 
 
-def _find(key, kind: str, text: Callable[[], str], signature: Signature) -> Callable:
-    found = _found.get(key)
+def compiled(signature: Signature) -> Callable:
+    """The host function of a forward kernel. Compiles without a GPU; one that was compiled before is found by its signature."""
+    return _find(forward_of(signature))
+
+
+def compiled_combine(signature: Signature) -> Callable:
+    """The host function of `combine_of` a signature."""
+    return _find(combine_of(signature))
+
+
+def _find(wanted: Wanted) -> Callable:
+    found = _found.get(wanted.name)
     if found is None:
         with _lock:
-            found = _found.get(key)
+            found = _found.get(wanted.name)
             if found is None:
-                found = _found[key] = _make(kind, text, signature)
+                found = _found[wanted.name] = _make(*wanted[1:])
     return found
+
+
+def load(wanted: Wanted) -> bool:
+    """Whether a kernel is in memory, or was on the disk and is now."""
+    if wanted.name in _found:
+        return True
+    with _lock:
+        found = _found.get(wanted.name) or (store.load(wanted.entry) if store.usable() else None)
+        if found is None:
+            return False
+        if wanted.name not in _found:
+            _counts["loaded"] += 1
+            _found[wanted.name] = found
+    return True
+
+
+def is_near(wanted: Wanted) -> bool:
+    """Whether a kernel is in memory or on the disk."""
+    return wanted.name in _found or store.usable() and store.path_of(wanted.entry).exists()
 
 
 def _make(kind: str, text: Callable[[], str], signature: Signature) -> Callable:
     """kind: which function of the compiler makes it."""
     kept = store.usable()
-    key = store.key_of(f"{kind} {signature.plan.arch} {text()}") if kept else ""
+    key = Wanted((), kind, text, signature).entry if kept else ""
     found = store.load(key) if kept else None
     if found is not None:
         _counts["loaded"] += 1
@@ -77,7 +120,7 @@ def _no_collections() -> Iterator[None]:
 
 
 def compile_count() -> int:
-    """How many kernels this process has compiled."""
+    """How many kernels this process has compiled itself, and calls have waited for."""
     return _counts["compiled"]
 
 
@@ -106,7 +149,12 @@ def crew_of(plan: Plan, device: torch.device, items: int) -> Crew:
 
 def workers_for(plan: Plan, device: torch.device, items: int) -> tuple[int, bool]:
     """(CTAs or pairs of a launch, whether they draw their work from a counter)."""
-    return (items, False) if _by_hardware(plan) else (min(items, workers_of(device) // plan.ctas), True)
+    return (min(items, workers_of(device) // plan.ctas), True) if is_counted(plan) else (items, False)
+
+
+def is_counted(plan: Plan) -> bool:
+    """Whether CTAs draw their work from a counter."""
+    return not _by_hardware(plan)
 
 
 def _by_hardware(plan: Plan) -> bool:
@@ -144,7 +192,8 @@ def work_items(plan: Plan, query: Tensor, key: Tensor, lists: Lists) -> int:
 
 class Prepared(NamedTuple):
     """A kernel and those of its arguments that stay from call to call. combine: None where no rows are split. of_out: how many of
-    the captures and slots, the last ones, are those of the out graph. counted: CTAs draw their work from a counter."""
+    the captures and slots, the last ones, are those of the out graph. room: for how many parts of rows a launch has memory.
+    counted: CTAs draw their work from a counter."""
 
     plan: Plan
     function: Callable
@@ -154,24 +203,48 @@ class Prepared(NamedTuple):
     workers: int
     counted: bool
 
+    @property
+    def room(self) -> int:
+        """A kernel that splits rows is given memory where none of this call are split too."""
+        return max(self.lists.parts, self.plan.split)
+
 
 # By the identity of the plan, which `engine.choose` keeps: hashing a plan takes longer than the rest of the look-up.
 _functions: dict[tuple, tuple[Plan, Callable, Callable | None, tuple[int, int]]] = {}
 
 
+def _launch_key(plan: Plan, lists: Lists, counted: bool, contiguous: tuple[bool, ...]) -> tuple:
+    return (id(plan), lists.row_ptr is None, lists.work is None, lists.tiles is not None, lists.parts > 0, counted, contiguous,
+            lists.halved)
+
+
+def is_prepared(plan: Plan, lists: Lists, counted: bool, contiguous: tuple[bool, ...]) -> bool:
+    """Whether `prepare` knows the kernel of such a launch."""
+    return _launch_key(plan, lists, counted, contiguous) in _functions
+
+
+def scheduled(plan: Plan, counted: bool) -> Plan:
+    """The plan of a kernel whose CTAs draw their work from a counter, or take every so manieth item."""
+    if plan.arch != "sm100" or _by_hardware(plan):
+        return plan
+    return replace(plan, tiles=replace(plan.tiles, scheduler="counter" if counted else "static"))
+
+
+def signature_of(plan: Plan, lists: Lists, counted: bool, contiguous: tuple[bool, ...]) -> Signature:
+    """Which kernel a launch takes. contiguous: which captures have stride 1 in their last dimension."""
+    split = plan.split or lists.parts > 0
+    whole = scheduled(plan if plan.split == split else replace(plan, split=split), counted)
+    return Signature(whole, lists.row_ptr is not None, lists.work is not None, counted, contiguous, lists.tiles is not None,
+                     lists.halved)
+
+
 def prepare(plan: Plan, lists: Lists, workers: int, counted: bool, contiguous: tuple[bool, ...]) -> Prepared:
-    """contiguous: which captures have stride 1 in their last dimension."""
-    split = lists.parts > 0
-    placed = lists.tiles is not None
-    key = id(plan), lists.row_ptr is None, lists.work is None, placed, split, counted, contiguous, lists.halved
+    """Compiles where the kernel is nowhere. The rest: as `signature_of` takes them."""
+    key = _launch_key(plan, lists, counted, contiguous)
     found = _functions.get(key)
     if found is None:
-        whole = plan if plan.split == split else replace(plan, split=split)
-        if plan.arch == "sm100" and not _by_hardware(plan):
-            whole = replace(whole, tiles=replace(whole.tiles, scheduler="counter" if counted else "static"))
-        signature = Signature(whole, lists.row_ptr is not None, lists.work is not None, counted, contiguous, placed,
-                              lists.halved)
-        graph, combine = signature.graphs[2], compiled_combine(signature) if split else None
+        signature = signature_of(plan, lists, counted, contiguous)
+        graph, combine = signature.graphs[2], compiled_combine(signature) if lists.parts else None
         of_out = (0, 0) if graph is None else (len(graph.captures), len(graph.slots))
         found = _functions[key] = plan, compiled(signature), combine, of_out
     return Prepared(*found, lists, workers, counted)
@@ -190,12 +263,12 @@ def launch(prepared: Prepared, tensors: tuple, scale: float, values: tuple, coun
     if capture.active(query.device):
         capture.keep(lists)
     parts = None
-    if prepared.combine is not None:
-        shape = lists.parts, prepared.plan.tiles.rows
+    if prepared.room:
+        shape = prepared.room, prepared.plan.tiles.rows
         parts = tuple(out.new_empty((*shape, n), dtype=torch.float32) for n in (out.shape[3], STATISTICS))
     given = tensors, scale, (span_arguments(lists), lists.work, parts, counter), prepared.workers, *values
     prepared.function(*(given if argument is None else _wrapped(given, argument)))
-    if parts is not None:
+    if prepared.combine is not None:
         packed = heads_in_a_tile(prepared.plan, query, key)
         given = parts, lists.combine_rows, lists.combine_ptr, out, lse, packed, *values_of_out(prepared, values)
         prepared.combine(*(given if argument is None else _wrapped(given, argument)))
@@ -217,17 +290,20 @@ def _wrapped(given, argument: Callable):
 
 
 def forward(plan: Plan, tensors: Sequence[Tensor], scale: float, bounds: Sequence[BoundGraph | None], lists: Lists = NO_MASK,
-            crew: Crew | None = None) -> tuple[Tensor, Tensor]:
+            crew: Crew | None = None, settle: Callable | None = None) -> tuple[Tensor, Tensor]:
     """(out, lse) of q, k, v by the kernel of `plan`, on the current stream. bounds: score, mask and out, those that the plan
-    has. crew: default `crew_of` the query's device."""
+    has. crew: default `crew_of` the query's device. settle: takes the plan, the lists, and `signature_of`'s other arguments;
+    gives (plan, lists) of a kernel that is there, first, where that of the plan is not."""
     query, key, value = tensors
     query, key, value = aligned(query), aligned(key), aligned(value)
-    crew = crew or crew_of(plan, query.device, work_items(plan, query, key, lists))
     captures, slots = _values(bounds, query.device)
     contiguous = tuple([t.stride(-1) == 1 for t in captures])
     out = new_out(query, (*query.shape[:3], value.shape[3]))
     lse = query.new_empty(query.shape[:3], dtype=torch.float32)
     with capture.relaxed(query.device):
+        if settle is not None:
+            plan, lists = settle(plan, lists, crew.counter is not None if crew else is_counted(plan), contiguous)[:2]
+        crew = crew or crew_of(plan, query.device, work_items(plan, query, key, lists))
         prepared = prepare(plan, lists, crew.workers, crew.counter is not None, contiguous)
         launch(prepared, (query, key, value, out, lse), scale, (captures or None, slots or None), crew.counter, crew.argument)
     return out, lse

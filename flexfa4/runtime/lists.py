@@ -49,15 +49,14 @@ _MOST = 0.75
 _made: "weakref.WeakKeyDictionary[Spans | WorkSpans | FixedSpans, dict[tuple, Lists]]" = weakref.WeakKeyDictionary()
 
 
-def lists_of(spans: Spans | WorkSpans, plan: Plan, query: Tensor, key: Tensor) -> Lists:
+def lists_of(spans: Spans | WorkSpans, plan: Plan, query: Tensor, key: Tensor, split: bool = True) -> Lists:
     """The lists of a call whose mask has these spans (on the CPU, at the plan's tiles), on the query's device. Made once for
-    each batch and head count, and kept as long as the spans."""
-    call = *heads_of(plan, query, key), workers_of(query.device) // plan.ctas
+    each batch and head count, and kept as long as the spans. split: whether rows may be."""
+    call = *heads_of(plan, query, key), workers_of(query.device) // plan.ctas, split
     kept = _made.setdefault(spans, {})
     found = kept.get((call, query.device))
     if found is None:
-        work = work_of(spans, call[:3])
-        made = schedule_of(spans, work, plan, key, call[3])
+        made = schedule_of(spans, work_of(spans, call[:3]), plan, key, call[3], split)
         with capture.beside(query.device):
             found = kept[call, query.device] = make_lists(spans, made, query.device)
     return found
@@ -88,10 +87,10 @@ def section_of(plan: Plan, key: Tensor, keys: int | None = None) -> int:
     return section_kv_heads(keys, key.shape[3], plan.tiles.head_dim_v, key.element_size(), L2_BYTES[plan.arch])
 
 
-def schedule_of(spans: Spans | WorkSpans, work: Work, plan: Plan, key: Tensor, workers: int) -> Schedule:
+def schedule_of(spans: Spans | WorkSpans, work: Work, plan: Plan, key: Tensor, workers: int, split: bool = True) -> Schedule:
     """Where rows would be split, larger sections may make that needless: of an outsize document among short ones, its keys are
     all that the rows that come first read."""
-    found = make_schedule(work, workers, section_of(plan, key))
+    found = make_schedule(work, workers, section_of(plan, key), split=split)
     if found.parts:
         section = section_of(plan, key, most_keys(spans, work))
         if section > section_of(plan, key):
@@ -171,16 +170,27 @@ def dense_lists(plan: Plan, query: Tensor, key: Tensor) -> Lists:
     workers = workers_of(query.device) // plan.ctas
     if rows * heads[0] * heads[1] >= 2 * workers:
         return NO_MASK
+    return _dense(plan, query, key, workers, True)
+
+
+def dense_lists_for(plan: Plan, query: Tensor, key: Tensor) -> Lists:
+    """The same for a kernel that has been chosen: one that splits rows reads a list of them all, another one splits none."""
+    return _dense(plan, query, key, workers_of(query.device) // plan.ctas, False) if plan.split else NO_MASK
+
+
+def _dense(plan: Plan, query: Tensor, key: Tensor, workers: int, needed: bool) -> Lists:
+    """needed: only where rows are split."""
     kv_tiles = -(-key.shape[2] // plan.tiles.kv_tile)
-    return _dense((plan.q_tile, query.shape[2]), kv_tiles, heads, workers, query.device)
+    return _made_dense((plan.q_tile, query.shape[2]), kv_tiles, heads_of(plan, query, key), workers, query.device, needed)
 
 
 @lru_cache(maxsize=256)
-def _dense(grid: tuple[int, int], kv_tiles: int, heads: tuple[int, int, int], workers: int, device: torch.device) -> Lists:
+def _made_dense(grid: tuple[int, int], kv_tiles: int, heads: tuple[int, int, int], workers: int, device: torch.device,
+                needed: bool) -> Lists:
     """grid: as `make_lists` takes it."""
     schedule = dense_schedule((-(-grid[1] // grid[0]), kv_tiles), heads, workers)
     with capture.beside(device):
-        return make_lists(None, schedule, device, grid) if schedule.parts else NO_MASK
+        return make_lists(None, schedule, device, grid) if schedule.parts or not needed else NO_MASK
 
 
 def dense_schedule(tiles: tuple[int, int], heads: tuple[int, int, int], workers: int) -> Schedule:

@@ -7,6 +7,7 @@ one room that all launches of a stream write and nobody reads.
 from __future__ import annotations
 
 import math
+import time
 import weakref
 from threading import get_ident
 from typing import Callable, NamedTuple
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from flexfa4.plan import STATISTICS, TMA_BYTES
 
-from . import capture, changed, kernels, native, store, transforms
+from . import apart, capture, changed, kernels, native, store, transforms
 from .programs import encode
 from .recorded import Recorded
 from .torch_op import Attention, spans_of_gradients
@@ -51,7 +52,7 @@ def launcher(prepared: kernels.Prepared, tensors: tuple[Tensor, Tensor, Tensor],
     first_of_out = len(captures) - prepared.of_out[0]
     out_slots = _converted(slots[len(slots) - prepared.of_out[1]:] or None, function)
     slots = _converted(slots or None, function)
-    packed = kernels.heads_in_a_tile(prepared.plan, query, key)
+    packed, room_of_parts = kernels.heads_in_a_tile(prepared.plan, query, key), prepared.room
     grad_enabled, streams = torch.is_grad_enabled, {}
 
     def run(query: Tensor, key: Tensor, value: Tensor, captures: tuple, want_lse: bool) -> tuple[Tensor, Tensor | None]:
@@ -62,7 +63,7 @@ def launcher(prepared: kernels.Prepared, tensors: tuple[Tensor, Tensor, Tensor],
             query, key, value = kernels.aligned(query), kernels.aligned(key), kernels.aligned(value)
         stream = kernels.stream_of(device)
         # Another thread may launch on the same stream between a kernel and the combining of its parts.
-        place = stream if combine is None else (stream, get_ident())
+        place = stream if not room_of_parts else (stream, get_ident())
         on_stream = streams.get(place)
         if on_stream is None:
             on_stream = _on_stream(prepared, device, stream, shape)
@@ -103,8 +104,8 @@ def _on_stream(prepared: kernels.Prepared, device: torch.device, stream: int | N
     lists, function, parts = prepared.lists, prepared.function, None
     if stream is None:
         capture.keep(lists)
-    if prepared.combine is not None:
-        shape = lists.parts, prepared.plan.tiles.rows
+    if prepared.room:
+        shape = prepared.room, prepared.plan.tiles.rows
         outs = _room("parts", (*shape, out_shape[3]), device, stream)
         parts = outs, _room("statistics of parts", (*shape, STATISTICS), device, stream)
     rest = kernels.span_arguments(lists), lists.work, parts, kernels.counter_of(device) if prepared.counted else None
@@ -151,3 +152,16 @@ def recorder(launch: Callable, captures: tuple, call: Attention) -> Callable:
         return Recorded.apply(launch, form, origins, lists, query, key, value, *captures)
 
     return run
+
+
+def standing_in(run: Callable, better: apart.Job, device: torch.device) -> Callable:
+    """`run` of a kernel that stands in for another, until that is there, or a call must have it: then None."""
+    now, deterministic = time.monotonic, torch.are_deterministic_algorithms_enabled
+
+    def run_until(query: Tensor, key: Tensor, value: Tensor, captures: tuple,
+                  want_lse: bool) -> tuple[Tensor, Tensor | None] | None:
+        if now() >= better.due and better.look() or deterministic() or kernels.stream_of(device) is None:
+            return None
+        return run(query, key, value, captures, want_lse)
+
+    return run_until

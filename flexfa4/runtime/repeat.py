@@ -23,10 +23,10 @@ from flexfa4.sparsity import BlockMask, FixedMask
 from flexfa4.tensors import TensorKey, all_now
 from flexfa4.trace import Entry, Parts, parts_of
 
-from . import internals, kernels, native
+from . import apart, internals, kernels, native
 from .lookups import decided_by_positions
-from .relaunch import launcher, recorder
-from .torch_op import Attention, lists_of_call
+from .relaunch import launcher, recorder, standing_in
+from .torch_op import Attention, lists_of_call, settling
 
 _KEPT = 128
 _USUAL = frozenset({Tensor, torch.nn.Parameter})
@@ -43,8 +43,8 @@ _hints: "dict[tuple, Hint]" = {}
 _any_autocast, _modes, _transform = internals.any_autocast, internals.dispatch_modes, internals.transform
 
 
-# Of q, k, v, the captures, and whether the LSE is wanted: (out, lse).
-Run = Callable[[Tensor, Tensor, Tensor, tuple, bool], Tuple[Tensor, Optional[Tensor]]]
+# Of q, k, v, the captures, and whether the LSE is wanted: (out, lse); None where the call is to be looked at anew.
+Run = Callable[[Tensor, Tensor, Tensor, tuple, bool], Optional[Tuple[Tensor, Optional[Tensor]]]]
 
 
 class Kind(NamedTuple):
@@ -149,7 +149,9 @@ def _first_that_fits(ready: list[Ready], tensors: tuple, captures: tuple[tuple, 
         if fits(*tensors, *flat):
             mask_of, captured, _, run = kind
             if mask_of() is block_mask and (captured is None or all_now(captured, mask)):
-                return run(*tensors, flat, want_lse)
+                found = run(*tensors, flat, want_lse)
+                if found is not None:
+                    return found
     return None
 
 
@@ -218,9 +220,12 @@ def remember(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float |
         if not _lie_as(captures, tensors[0], dense):
             return
     named = _name(*tensors, parts, block_mask, scale, options)
-    kind = _kind(tensors, call, dense, _weakly(block_mask, named), block_mask is None)
+    kind, better = _kind(tensors, call, dense, _weakly(block_mask, named), block_mask is None)
     if recorded:
         kind = kind._replace(run=recorder(kind.run, captures, call))
+    if better is not None:
+        kind = kind._replace(run=standing_in(kind.run, better, tensors[0].device))
+    if recorded:
         _make_ready(_short_name(parts, block_mask, scale, options), parts, (*tensors, *captures), kind)
         return
     if len(_known) >= _KEPT:
@@ -228,17 +233,19 @@ def remember(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float |
     _known[named] = kind
 
 
-def _kind(tensors: tuple[Tensor, Tensor, Tensor], call: Attention, dense: tuple[bool, ...], mask: Callable, alone: bool) -> Kind:
-    """alone: whether a mask has no BlockMask."""
+def _kind(tensors: tuple[Tensor, Tensor, Tensor], call: Attention, dense: tuple[bool, ...], mask: Callable,
+          alone: bool) -> tuple[Kind, apart.Job | None]:
+    """The kind, and what compiles its own kernel where it runs with another. alone: whether a mask has no BlockMask."""
     query, key, _ = tensors
-    plan, bounds = call.plan, [b for b in (call.score, call.mask, call.out) if b is not None]
-    lists = lists_of_call(plan, call.mask, call.layout, call.spans, query, key)
+    bounds = [b for b in (call.score, call.mask, call.out) if b is not None]
+    lists = lists_of_call(call.plan, call.mask, call.layout, call.spans, query, key)
+    plan, lists, better = settling(tensors, call)(call.plan, lists, kernels.is_counted(call.plan), dense)
     captured = tuple(map(TensorKey, call.mask.tensors)) if alone and call.mask is not None and call.mask.tensors else None
     slots = tuple([x for b in bounds for x in kernels.slots_of(b)])
     workers, counted = kernels.workers_for(plan, query.device, kernels.work_items(plan, query, key, lists))
     prepared = kernels.prepare(plan, lists, workers, counted, dense)
     captures = tuple([t for b in bounds for t in b.tensors])
-    return Kind(mask, captured, dense, launcher(prepared, tensors, captures, call.scale, slots))
+    return Kind(mask, captured, dense, launcher(prepared, tensors, captures, call.scale, slots)), better
 
 
 def _usual(query: Tensor, key: Tensor, value: Tensor, scale) -> bool:

@@ -32,6 +32,8 @@ except ImportError:                # comes with the compiler; without it there i
     tvm_ffi = None
 
 FUNCTION = "kernel"
+# Of an entry that a process apart makes: it holds the lock, and writes there why it failed.
+LOCK = ".lock"
 MOST_BYTES = 1 << 30
 _MARK = b"flexfa4\0"
 _TAIL = len(_MARK) + hashlib.sha256().digest_size
@@ -134,7 +136,7 @@ def _load_runtime() -> ctypes.CDLL:
 
 def load(key: str) -> Callable | None:
     """The host function of an entry, or None where there is none. One that is damaged counts as none, with a warning."""
-    path = folder() / f"{key}.so"
+    path = path_of(key)
     try:
         whole = _is_whole(path.read_bytes())
     except FileNotFoundError:
@@ -162,21 +164,32 @@ def save(key: str, export: Callable[[Path], None]) -> Callable | None:
     folder cannot be written, that of a library that is gone with the process. None where nothing can be linked or loaded."""
     if linker() is None:
         return None
-    for base in (folder(), None):
-        try:
-            if base is not None:
-                base.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with tempfile.TemporaryDirectory(prefix="tmp-", dir=base) as room:
-                made = _link(Path(room), export)
-                if base is None:
-                    return _open(made)
-                target = base / f"{key}.so"
-                os.replace(made, target)
-            prune(base)
-            return _open(target)
-        except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
-            _say(f"compiled kernels are not kept in {base or tempfile.gettempdir()}: {error}")
+    try:
+        return _open(keep(key, export))
+    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+        _say(f"compiled kernels are not kept in {folder()}: {error}")
+    try:
+        with tempfile.TemporaryDirectory(prefix="tmp-") as room:
+            return _open(_link(Path(room), export))
+    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+        _say(f"compiled kernels are not kept in {tempfile.gettempdir()}: {error}")
     return None
+
+
+def keep(key: str, export: Callable[[Path], None]) -> Path:
+    """Makes an entry as `save` does, and does not load it. Raises OSError, RuntimeError or CalledProcessError."""
+    base = folder()
+    base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(prefix="tmp-", dir=base) as room:
+        target = path_of(key)
+        os.replace(_link(Path(room), export), target)
+    prune(base)
+    return target
+
+
+def path_of(key: str) -> Path:
+    """Where an entry is, or would be."""
+    return folder() / f"{key}.so"
 
 
 def _link(room: Path, export: Callable[[Path], None]) -> Path:
@@ -205,8 +218,11 @@ def prune(base: Path, most_bytes: int = MOST_BYTES) -> None:
             if item.name.endswith(".so"):
                 entries.append((state.st_mtime, state.st_size, item.path))
                 total += state.st_size
-            elif item.name.startswith("tmp-") and state.st_mtime < time.time() - _LOST_AFTER_S:
-                shutil.rmtree(item.path, ignore_errors=True)
+            elif state.st_mtime < time.time() - _LOST_AFTER_S:
+                if item.name.startswith("tmp-"):
+                    shutil.rmtree(item.path, ignore_errors=True)
+                elif item.name.endswith(LOCK):
+                    Path(item.path).unlink(missing_ok=True)
         except FileNotFoundError:      # another process was faster
             continue
     if total <= most_bytes:

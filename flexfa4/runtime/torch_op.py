@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from typing import Callable
 
 import torch
 from torch import Tensor
@@ -18,8 +19,8 @@ from flexfa4.sparsity import Spans
 from flexfa4.sparsity.rebuild import FixedSpans
 from flexfa4.sparsity.work_spans import WorkSpans
 
-from . import capture, changed, engine, internals, kernels, transforms
-from .lists import Lists, dense_lists, fixed_lists, lists_of
+from . import capture, changed, engine, internals, kernels, standin, transforms
+from .lists import Lists, dense_lists, dense_lists_for, fixed_lists, lists_of
 from .lookups import refuse_past_ends
 from .programs import Layout, Programs, decode, encode, fitted
 from .spans_cache import spans_of
@@ -37,7 +38,7 @@ LIBRARY.define(
 class Attention:
     """One call: what it computes besides the tensors. `spans` are those of the mask at the layout's tiles, on the CPU, or None
     where they are to be built, or `BlockMask.work_spans`, or a `FixedMask`'s, on the device; plan: of the kernel that runs it,
-    None for the tiled engine; precise: whether it is to be so."""
+    None for the tiled engine; precise: whether it is to be so; spans_at: a BlockMask's spans at the tiles of another plan."""
 
     score: BoundGraph | None
     mask: BoundGraph | None
@@ -47,6 +48,7 @@ class Attention:
     scale: float
     plan: Plan | None = None
     precise: bool = False
+    spans_at: Callable[[Plan], Spans | WorkSpans] | None = None
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tuple[Tensor, Tensor]:
@@ -60,7 +62,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tup
             return _by_tiles(query, key, value, call)
         refuse_past_ends(call.score, call.mask, call.out, (*query.shape[:3], *value.shape[2:]))
         lists = lists_of_call(call.plan, call.mask, call.layout, call.spans, query, key)
-        return kernels.forward(call.plan, (query, key, value), call.scale, (call.score, call.mask, call.out), lists)
+        return kernels.forward(call.plan, (query, key, value), call.scale, (call.score, call.mask, call.out), lists,
+                               settle=settling((query, key, value), call))
     literals = [x for b in bound for x in b.literals]
     programs = encode(call.score, call.mask, call.out, call.layout, call.precise)
     # What autograd keeps until the backward pass must not be written before it.
@@ -107,6 +110,28 @@ def lists_of_call(plan: Plan, mask: BoundGraph | None, layout: Layout | None, sp
     if isinstance(spans, FixedSpans):
         return fixed_lists(spans, plan, query, key)
     return lists_of(built_spans(plan, mask, layout, query, key) if spans is None else spans, plan, query, key)
+
+
+def settling(tensors: tuple[Tensor, Tensor, Tensor], call: Attention) -> Callable[..., standin.Settled]:
+    """Finds the kernel that is there for a call, as `standin.settled` does; takes its other arguments."""
+    query, key, _ = tensors
+
+    def spans_at(plan: Plan) -> Spans | WorkSpans:
+        if call.spans_at is not None:
+            return call.spans_at(plan)
+        return built_spans(plan, call.mask, replace(call.layout, q_tile=plan.q_tile, kv_tile=plan.tiles.kv_tile), query, key)
+
+    fixed = isinstance(call.spans, FixedSpans)
+
+    def lists_for(plan: Plan) -> Lists:
+        if call.mask is None:
+            return dense_lists_for(plan, query, key)
+        return fixed_lists(call.spans, plan, query, key) if fixed else lists_of(spans_at(plan), plan, query, key, plan.split)
+
+    def keys() -> float:
+        return float(key.shape[2]) if call.mask is None or fixed else spans_at(call.plan).mean_keys
+
+    return functools.partial(standin.settled, standin.Call(*tensors, lists_for, keys, one_tile=fixed))
 
 
 def built_spans(plan: Plan, mask: BoundGraph, layout: Layout, query, key) -> Spans | WorkSpans:
@@ -159,8 +184,9 @@ def _by_kernel(tensors: tuple, scale: float, score, mask, decoded: Programs):
 
         plan, spans = choice.settled(spans_at)
     refuse_past_ends(score, mask, None, (*query.shape[:3], *tensors[2].shape[2:]))
-    lists = lists_of_call(plan, mask, None, spans, query, key)
-    return kernels.forward(plan, tensors, scale, (score, mask, None), lists)
+    call = Attention(score, mask, None, decoded.layout, spans, scale, plan, decoded.precise)
+    return kernels.forward(plan, tensors, scale, (score, mask, None), lists_of_call(plan, mask, None, spans, query, key),
+                           settle=settling(tensors, call))
 
 
 def _attention_backward(inputs, saved, d_out, d_lse, captures, spans, literals, programs, scale, wanted):

@@ -17,6 +17,7 @@ def launches(monkeypatch):
         monkeypatch.setattr(module, "workers_of", lambda device: 4)
     monkeypatch.setattr(kernels, "stream_of", lambda device: 0)
     monkeypatch.setattr(kernels, "_make", make)
+    monkeypatch.setenv("FLEXFA4_KERNEL_CACHE", "off")        # nothing is compiled apart
     for table in (repeat._known, repeat._ready, repeat._hints, kernels._found, kernels._functions):
         table.clear()
     yield noted
