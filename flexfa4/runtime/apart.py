@@ -107,6 +107,7 @@ class Job:
                 self._fail(said)
             elif sum(job._runs() for job in _jobs.values()) < _AT_ONCE:
                 os.ftruncate(held, 0)
+                self.state, self._began_here = "running", time.monotonic()
                 self._launch(held)
         except BlockingIOError:
             self.state = "elsewhere"
@@ -124,7 +125,6 @@ class Job:
             request.seek(0)
             self._process = subprocess.Popen([executable(), "-c", _BOOT], stdin=request, stdout=subprocess.DEVNULL, stderr=held,
                                              env=environment, start_new_session=True)
-        self.state, self._began_here = "running", time.monotonic()
         threading.Thread(target=self._reap, args=(self._process,), daemon=True, name="flexfa4 compiler").start()
         log.info("flexfa4: process %d compiles: %s", self._process.pid, self.about)
 
