@@ -11,7 +11,7 @@ from .stand_in import Asked, stand_ins
 
 __all__ = [
     "Asked", "Assumptions", "Barrier", "BudgetError", "Heads", "hoist", "Hoisted", "integer_ranges", "Level", "Plan",
-    "plan_forward", "Reach", "Role", "row_layout", "RowLayout", "show_reach", "show_table", "Signal", "Signature", "signature_from_json",
-    "Sm100Forward", "Sm90Forward", "stand_ins", "STATISTICS", "TiledForward", "TMA_BYTES", "unpaired", "WIDE",
-    "WIDE_KEYS", "wide_layout",
+    "plan_forward", "Reach", "Role", "row_layout", "RowLayout", "show_reach", "show_table", "Signal", "Signature",
+    "signature_from_json", "Sm100Forward", "Sm90Forward", "stand_ins", "STATISTICS", "TiledForward", "TMA_BYTES", "unpaired",
+    "WIDE", "WIDE_KEYS", "wide_layout",
 ]

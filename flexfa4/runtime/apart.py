@@ -5,8 +5,8 @@ process apart is given the signatures of the kernels as text, has no GPU, and le
 not at all. It outlives this process where that ends first, and then ends by itself.
 
 Any number of processes may want the same kernel: whoever takes the lock of its entry (a file beside it) starts the compiler,
-which inherits the lock and so holds it for as long as it lives, however it ends. The others look for the entry, and, once nobody holds
-the lock, at what the compiler said into that file. What has failed is not tried again by this process.
+which inherits the lock and so holds it for as long as it lives, however it ends. The others look for the entry, and, once nobody
+holds the lock, at what the compiler said into that file. What has failed is not tried again by this process.
 """
 from __future__ import annotations
 

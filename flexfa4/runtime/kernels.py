@@ -69,20 +69,6 @@ def _find(wanted: Wanted) -> Callable:
     return found
 
 
-def load(wanted: Wanted) -> bool:
-    """Whether a kernel is in memory, or was on the disk and is now."""
-    if wanted.name in _found:
-        return True
-    with _lock:
-        found = _found.get(wanted.name) or (store.load(wanted.entry) if store.usable() else None)
-        if found is None:
-            return False
-        if wanted.name not in _found:
-            _counts["loaded"] += 1
-            _found[wanted.name] = found
-    return True
-
-
 def is_near(wanted: Wanted) -> bool:
     """Whether a kernel is in memory or on the disk."""
     return wanted.name in _found or store.usable() and store.path_of(wanted.entry).exists()
@@ -206,7 +192,7 @@ class Prepared(NamedTuple):
     @property
     def room(self) -> int:
         """A kernel that splits rows is given memory where none of this call are split too."""
-        return max(self.lists.parts, self.plan.split)
+        return max(self.lists.parts, int(self.plan.split))
 
 
 # By the identity of the plan, which `engine.choose` keeps: hashing a plan takes longer than the rest of the look-up.

@@ -1,12 +1,12 @@
 """The kernel that a call runs with where its own is not there yet: another one of the same mod that computes the same.
 
 Lengths, batches and numbers of heads choose among kernels of one mod for speed (`flexfa4.plan.stand_in`). Only the first of them
-is waited for. Where the chosen one is neither in memory nor on the disk and another is, the call runs with that one, with spans and
-work of its tiles, and the chosen one is compiled in a process apart (`apart`).
+is waited for. Where the chosen one is neither in memory nor on the disk and another is, the call runs with that one, with spans
+and work of its tiles, and the chosen one is compiled in a process apart (`apart`).
 
 Calls wait as they do for a first kernel where no kernel can stand in (32-bit integers for 64), where it would take longer than
-the compiler, where nothing can be compiled apart, where a CUDA graph is captured, which would replay the slower kernel for as long as
-it lives, and under `torch.use_deterministic_algorithms`, since results of two kernels differ by rounding.
+the compiler, where nothing can be compiled apart, while a CUDA graph is captured, which would replay the slower kernel for as
+long as it lives, and under `torch.use_deterministic_algorithms`, since results of two kernels differ by rounding.
 """
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def settled(call: Call, plan: Plan, lists: Lists, counted: bool, contiguous: tup
     if kernels.is_prepared(plan, lists, counted, contiguous) or not apart.possible():
         return own
     wanted = _wanted(plan, lists, counted, contiguous)
-    missing = [w for w in wanted if not kernels.load(w)]
+    missing = [w for w in wanted if not kernels.is_near(w)]
     if not missing:
         return own
     job = apart.known(missing)
@@ -69,13 +69,13 @@ def settled(call: Call, plan: Plan, lists: Lists, counted: bool, contiguous: tup
             log.info("flexfa4: waits for %s", job.about)
             job.wait()
         return own
-    if job is not None and job.state == "arrived":       # and yet it does not load
+    if job is not None and job.state == "arrived":       # and its entries are gone
         return own
     found = _stand_in(call, plan, wanted[0].signature)
     if found is None:
         return own
     job = apart.begin(missing, in_words(wanted[0].signature.plan))
-    if job is None or job.look() and all(map(kernels.load, missing)):
+    if job is None or job.look():
         return own
     _say(in_words(found.plan), job.about)
     return found._replace(better=None if job.state == "failed" else job)
@@ -111,7 +111,7 @@ def _stand_in(call: Call, plan: Plan, own: Signature) -> Settled | None:
             made = call.lists_for(other)
         except UnsupportedError:           # tiles that cannot be found now
             continue
-        if all(map(kernels.load, _wanted(other, made, counted, contiguous))):
+        if all(map(kernels.is_near, _wanted(other, made, counted, contiguous))):
             return Settled(other, made)
     return None
 

@@ -2,6 +2,7 @@
 repeated calls. Run by test_sm100_calls.py in a process of its own; arguments: names of CALLS. Prints one JSON object: of each
 call the largest errors by name, relative to the largest value, how many kernels it launched and compiled, what was copied."""
 import json
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -44,6 +45,7 @@ def on_the_emulator(device) -> None:
     kernels.workers_of = lists.workers_of = lambda device: 3
     kernels.stream_of = lambda device: 0
     kernels._make = make
+    os.environ["FLEXFA4_KERNEL_CACHE"] = "off"
 
 
 def worst(got, want) -> float:

@@ -1,18 +1,20 @@
-"""A fixture in which kernels that a process apart would compile arrive when a test says so; nothing is compiled."""
+"""A fixture in which kernels that a process apart would compile arrive when a test says so, and those that calls wait for are
+counted; nothing is compiled."""
 import hashlib
 from types import SimpleNamespace
 
 import pytest
 
 from flexfa4.plan import signature_from_json
-from flexfa4.runtime import apart, store
+from flexfa4.runtime import apart, kernels, store
 
 
 class ByHand:
-    """begun: the jobs, in the order in which their processes would have started."""
+    """begun: the jobs, in the order in which their processes would have started; waited: (kind, signature) of each kernel that
+    a call compiled itself."""
 
-    def __init__(self, noted: list):
-        self.begun, self._noted, self._made = [], noted, {}
+    def __init__(self, make):
+        self.begun, self.waited, self._make, self._made = [], [], make, {}
 
     def launch(self, job) -> None:
         job._process = SimpleNamespace(returncode=None)
@@ -20,11 +22,11 @@ class ByHand:
         for kind, key, text in job.requests:
             self._made[key] = kind, signature_from_json(text)
 
-    def load(self, key: str):
-        if not store.path_of(key).exists():
-            return None
-        kind, signature = self._made[key]
-        return lambda *arguments: self._noted.append((kind, signature, arguments))
+    def make(self, kind: str, text, signature):
+        wanted = kernels.Wanted((), kind, text, signature)
+        if not store.usable() or not store.path_of(wanted.entry).exists():
+            self.waited.append((kind, signature))
+        return self._make(kind, text, signature)
 
     def arrive(self) -> None:
         """All that was begun, and what waited for that."""
@@ -43,12 +45,12 @@ class ByHand:
 
 @pytest.fixture
 def by_hand(launches, monkeypatch, tmp_path):
-    found = ByHand(launches)
+    found = ByHand(kernels._make)
+    monkeypatch.setattr(kernels, "_make", found.make)
     monkeypatch.setenv("FLEXFA4_KERNEL_CACHE", str(tmp_path))
     monkeypatch.setattr(store, "usable", lambda: True)
     monkeypatch.setattr(store, "linker", lambda: "ld")
     monkeypatch.setattr(store, "key_of", lambda what: hashlib.sha256(what.encode()).hexdigest()[:40])
-    monkeypatch.setattr(store, "load", found.load)
     monkeypatch.setattr(apart.Job, "_launch", lambda job, held: found.launch(job))
     monkeypatch.setattr(apart, "_jobs", {})
     return found

@@ -3,7 +3,8 @@
 combine: finds the small kernel that combines parts. launch ARCH: a call of flex_attention's kernel, launched into nothing.
 export ARCH: compiles a kernel with mods, exports, links and loads it, and runs what was loaded in the emulator, against float64;
 leaves its PTX for the emulator of another process. load ARCH: runs that kernel with other lengths and numbers, where the compiler
-cannot be imported."""
+cannot be imported. sizes: calls of one mod whose sizes choose two kernels, launched into nothing; waits for the second one, and
+calls again."""
 import ctypes
 import json
 import os
@@ -28,10 +29,10 @@ if WHAT == "load":
     sys.modules["cutlass"] = None
 import torch  # noqa: E402
 
-from flexfa4 import mods, reference  # noqa: E402
+from flexfa4 import flex_attention, mods, reference, wait_for_kernels  # noqa: E402
 from flexfa4.ir import DType  # noqa: E402
 from flexfa4.plan import Signature, plan_forward  # noqa: E402
-from flexfa4.runtime import engine, kernels, store  # noqa: E402
+from flexfa4.runtime import engine, kernels, repeat, store  # noqa: E402
 from flexfa4.trace import bind  # noqa: E402
 
 
@@ -52,6 +53,32 @@ def launch(arch: str) -> dict:
     ctypes.CDLL(os.environ["CUTE_DSL_LIBS"]).flexfa4_set_callback(note)
     call(arch, driver.DeviceTensor)
     return dict(grids=seen)
+
+
+def sizes() -> dict:
+    """Threads of a CTA of each launch; begun: how many compilers this process has started."""
+    from flexfa4.runtime import apart, lists
+
+    seen, begun, start = [], [], apart.Job._launch
+
+    @driver._CALLBACK
+    def note(config, kernel, args):
+        seen.append(config.contents.block[0])
+        return 0
+
+    def size(heads: int, q_len: int, kv_len: int) -> None:
+        flex_attention(*(torch.zeros(1, heads, n, 64, dtype=torch.bfloat16) for n in (q_len, kv_len, kv_len)))
+
+    ctypes.CDLL(os.environ["CUTE_DSL_LIBS"]).flexfa4_set_callback(note)
+    apart.Job._launch = lambda *given: begun.append(0) or start(*given)
+    engine.architecture = lambda device: "sm90"
+    lists.workers_of = kernels.workers_of = lambda device: 4
+    kernels.crew_of = lambda plan, device, items: kernels.Crew(2, torch.zeros(1, dtype=torch.int32), driver.DeviceTensor)
+    repeat.remember = lambda *given: None
+    size(8, 300, 300), size(2, 1, 4000)
+    arrived = wait_for_kernels(100)
+    size(2, 1, 4000)
+    return dict(threads=seen, begun=len(begun), arrived=arrived)
 
 
 def export(arch: str) -> dict:
@@ -102,7 +129,7 @@ def call(arch: str, argument, score_mod=None, out_mod=None, length: int = 150):
 
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    found = {"combine": combine, "launch": launch, "export": export, "load": load}[WHAT](*REST)
+    found = {"combine": combine, "launch": launch, "sizes": sizes, "export": export, "load": load}[WHAT](*REST)
 said = [str(w.message) for w in caught if "kernel" in str(w.message) and "JitArgument" not in str(w.message)]
 print(json.dumps(dict(**found, compiled=kernels.compile_count(), loaded=kernels.load_count(),
                       cutlass=sys.modules.get("cutlass") is not None, said=said)))

@@ -5,7 +5,7 @@ import torch
 from by_hand import by_hand  # noqa: F401
 from launched import launches  # noqa: F401
 
-from flexfa4 import create_block_mask, flex_attention, mods, wait_for_kernels
+from flexfa4 import create_block_mask, flex_attention, mods
 from flexfa4.runtime import engine, kernels
 
 DIM = 64
@@ -63,21 +63,8 @@ def test_another_mod_compiles(launches):  # noqa: F811
     assert len({signature for _, signature, _ in launches}) == 2
 
 
-@pytest.fixture
-def waited(monkeypatch, launches):  # noqa: F811
-    """The kernels that calls have waited for: (kind, signature)."""
-    noted, make = [], kernels._make
-
-    def counted(kind, text, signature):
-        noted.append((kind, signature))
-        return make(kind, text, signature)
-
-    monkeypatch.setattr(kernels, "_make", counted)
-    return noted
-
-
 def shapes():
-    """Batch, heads, KV heads, queries and keys that choose other kernels: whole and split rows, few and many, long ones, packed heads."""
+    """Batch, heads, KV heads, queries and keys that choose other kernels: whole and split rows, few and long, packed heads."""
     for batch, heads, kv_heads in ((1, 8, 8), (4, 8, 8), (1, 8, 2), (2, 8, 1), (1, 6, 2)):
         for q_len, kv_len in ((1000, 700), (1, 5000), (16, 64), (300, 300), (4096, 4096), (4096, 20000)):
             yield batch, heads, kv_heads, q_len, kv_len
@@ -88,24 +75,20 @@ def run(shape, masked: bool):
     flex_attention(*tensors(*shape), enable_gqa=True, block_mask=mask)
 
 
-def last_forward(noted: list):
-    return next(signature for kind, signature, _ in reversed(noted) if kind == "forward")
-
-
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("arch", ["sm90", "sm100"])
-def test_one_kernel_of_a_mod_is_waited_for(launches, by_hand, waited, monkeypatch, arch, masked):  # noqa: F811
+def test_one_kernel_of_a_mod_is_waited_for(launches, by_hand, monkeypatch, arch, masked):  # noqa: F811
     monkeypatch.setattr(engine, "architecture", lambda device: arch)
     for shape in shapes():
         run(shape, masked)
-    assert [kind for kind, _ in waited] == ["forward"] and len(launches) >= 30
+    assert [kind for kind, _ in by_hand.waited] == ["forward"] and len(launches) >= 30
     stood_in = {signature for kind, signature, _ in launches if kind == "forward"}
-    assert stood_in == {waited[0][1]}
+    assert stood_in == {by_hand.waited[0][1]}
     # What calls would have waited for otherwise arrives, and is what they run with from then on.
     by_hand.arrive()
     launches.clear()
     for shape in shapes():
         run(shape, masked)
     own = {signature for kind, signature, _ in launches if kind == "forward"}
-    assert len(waited) == 1 and own == by_hand.signatures() | stood_in
+    assert len(by_hand.waited) == 1 and own == by_hand.signatures() | stood_in
     assert {s.plan.split for s in own} == {False, True} and len({(s.plan.tiles.rows, s.plan.pack) for s in own}) >= 3

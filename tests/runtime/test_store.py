@@ -95,6 +95,20 @@ def test_processes_that_compile_at_once_leave_one_whole_entry(start, tmp_path):
 
 @pytest.mark.compile
 @pytest.mark.slow
+def test_two_processes_let_one_compile_what_they_do_not_wait_for(start, tmp_path):
+    """Each waits for its first kernel at most, one starts a compiler, and both end with the kernels that it made."""
+    found = [result(process) for process in [start("sizes") for _ in range(2)]]
+    for f in found:
+        assert f["arrived"] and f["compiled"] <= 1 and f["said"] == []
+        first, stood_in, own, combine = f["threads"]
+        assert first == stood_in > own or f["begun"] == 0
+        assert (own, combine) == (256, 128)
+    assert sum(f["begun"] for f in found) == 1
+    assert [path.suffix for path in (tmp_path / "kernels").iterdir()] == [".so"] * 3
+
+
+@pytest.mark.compile
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_costs_only_the_cache(start, tmp_path):
     (tmp_path / "a file").write_text("")
     found = result(start("combine", cache=tmp_path / "a file" / "kernels"))
