@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
 
 from flexfa4.ir import DType, Graph
 
@@ -42,14 +41,14 @@ def stand_ins(plan: Plan, asked: Asked, group: int) -> tuple[Plan, ...]:
 
 def _layouts(asked: Asked, group: int) -> list[Plan]:
     found = []
-    for pack, short, special in product(PACKS, (False, True), (False, True)):
-        pair, wide = special and asked.arch == "sm100", special and asked.arch == "sm90"
-        if short and special or group > pack and group % pack:
-            continue
+    packs = [pack for pack in PACKS if group <= pack or group % pack == 0]
+    pair, wide = asked.arch == "sm100", asked.arch == "sm90"
+    for layout in (RowLayout(), RowLayout(short=True), RowLayout(pair=pair, wide=wide)):
         try:
-            found.append(plan_forward(asked.arch, asked.dtype, *asked.dims, asked.graphs, RowLayout(pack, short, pair, wide),
-                                      precise=asked.precise))
-        except BudgetError:                # no such kernel exists
+            one = plan_forward(asked.arch, asked.dtype, *asked.dims, asked.graphs, layout, precise=asked.precise)
+            for pack in packs:
+                found.append(replace(one, pack=pack))
+        except BudgetError:                # no such kernel exists, nor one of more places
             continue
     return found
 

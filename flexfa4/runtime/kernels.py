@@ -6,6 +6,7 @@ import gc
 import importlib
 import threading
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Callable, Iterator, NamedTuple, Sequence
 
 import torch
@@ -22,6 +23,13 @@ _counts = {"compiled": 0, "loaded": 0}
 _lock = threading.Lock()
 
 
+_entries: dict[Signature | tuple, str] = {}
+
+
+def _entry(kind: str, text: Callable[[], str], signature: Signature) -> str:
+    return store.key_of(f"{kind} {signature.plan.arch} {text()}")
+
+
 class Wanted(NamedTuple):
     """A kernel by what it is compiled for. name: its own in this process; kind: which function of the compiler makes it; text:
     what its entry on the disk is named by."""
@@ -34,7 +42,10 @@ class Wanted(NamedTuple):
     @property
     def entry(self) -> str:
         """The key of its entry on the disk."""
-        return store.key_of(f"{self.kind} {self.signature.plan.arch} {self.text()}")
+        found = _entries.get(self.name)
+        if found is None:
+            found = _entries[self.name] = _entry(self.kind, self.text, self.signature)
+        return found
 
 
 def forward_of(signature: Signature) -> Wanted:
@@ -77,7 +88,7 @@ def is_near(wanted: Wanted) -> bool:
 def _make(kind: str, text: Callable[[], str], signature: Signature) -> Callable:
     """kind: which function of the compiler makes it."""
     kept = store.usable()
-    key = Wanted((), kind, text, signature).entry if kept else ""
+    key = _entry(kind, text, signature) if kept else ""
     found = store.load(key) if kept else None
     if found is not None:
         _counts["loaded"] += 1
@@ -210,10 +221,15 @@ def is_prepared(plan: Plan, lists: Lists, counted: bool, contiguous: tuple[bool,
 
 
 def scheduled(plan: Plan, counted: bool) -> Plan:
-    """The plan of a kernel whose CTAs draw their work from a counter, or take every so manieth item."""
+    """The plan of a kernel whose CTAs draw their work from a counter, or take every so many."""
     if plan.arch != "sm100" or _by_hardware(plan):
         return plan
-    return replace(plan, tiles=replace(plan.tiles, scheduler="counter" if counted else "static"))
+    return replace(plan, tiles=_tiles_drawing(plan.tiles, "counter" if counted else "static"))
+
+
+@lru_cache(maxsize=64)
+def _tiles_drawing(tiles, scheduler: str):
+    return replace(tiles, scheduler=scheduler)
 
 
 def signature_of(plan: Plan, lists: Lists, counted: bool, contiguous: tuple[bool, ...]) -> Signature:

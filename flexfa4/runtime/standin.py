@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Callable, NamedTuple
 
 import torch
@@ -99,21 +99,37 @@ def _wanted(plan: Plan, lists: Lists, counted: bool, contiguous: tuple[bool, ...
 
 def _stand_in(call: Call, plan: Plan, own: Signature) -> Settled | None:
     """own: the kernel that is not there."""
-    counted, contiguous = own.counted, own.contiguous
-    for other in engine.others_for(plan, own.plan.split, call.query.shape[1] // call.key.shape[1]):
+    group = call.query.shape[1] // call.key.shape[1]
+    others = _others(plan, own, group)
+    before = _stood_in.get((own, group))               # calls of other lengths look no further
+    for other, forward in others if before is None else (before, *others):
         if call.one_tile and (other.tiles, other.pack) != (plan.tiles, plan.pack) or _takes_too_long(call, plan, other):
             continue
-        masked = own.masked
-        near = replace(own, plan=kernels.scheduled(other, counted), ordered=masked or other.split, halved=masked and other.halves)
-        if not kernels.is_near(kernels.forward_of(near)):
+        if not kernels.is_near(forward):
             continue
         try:
             made = call.lists_for(other)
         except UnsupportedError:           # tiles that cannot be found now
             continue
-        if all(map(kernels.is_near, _wanted(other, made, counted, contiguous))):
+        if all(map(kernels.is_near, _wanted(other, made, own.counted, own.contiguous))):
+            if len(_stood_in) >= _KEPT:
+                _stood_in.clear()
+            _stood_in[own, group] = other, forward
             return Settled(other, made)
     return None
+
+
+_KEPT = 256
+_stood_in: dict[tuple[Signature, int], tuple[Plan, kernels.Wanted]] = {}
+
+
+@lru_cache(maxsize=_KEPT)
+def _others(plan: Plan, own: Signature, group: int) -> list[tuple[Plan, kernels.Wanted]]:
+    """Plans and their kernels, the nearest first."""
+    masked = own.masked
+    return [(other, kernels.forward_of(replace(own, plan=kernels.scheduled(other, own.counted), ordered=masked or other.split,
+                                               halved=masked and other.halves)))
+            for other in engine.others_for(plan, own.plan.split, group)]
 
 
 def _takes_too_long(call: Call, plan: Plan, other: Plan) -> bool:

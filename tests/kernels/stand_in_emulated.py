@@ -20,7 +20,7 @@ import torch  # noqa: E402
 
 from flexfa4 import create_block_mask, flex_attention, reference  # noqa: E402
 from flexfa4.plan import signature_from_json  # noqa: E402
-from flexfa4.runtime import apart, compiler, engine, kernels, lists, repeat, store  # noqa: E402
+from flexfa4.runtime import apart, compiler, engine, kernels, lists, repeat, standin, store  # noqa: E402
 
 torch.set_num_threads(1)
 RANDOM = torch.Generator().manual_seed(0)
@@ -107,7 +107,8 @@ def arrive() -> int:
 
 
 def sequence(device, first, others: dict, masked: bool) -> dict:
-    for table in (repeat._known, repeat._ready, repeat._hints, kernels._found, kernels._functions, apart._jobs, MADE, WAITED):
+    for table in (repeat._known, repeat._ready, repeat._hints, kernels._found, kernels._functions, standin._stood_in, apart._jobs, MADE,
+                  WAITED):
         table.clear()
     apart._AT_ONCE = len(others)
     found = {"first": errors_of(first, masked)}

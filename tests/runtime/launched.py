@@ -1,7 +1,10 @@
 """A fixture that lets flex_attention take a kernel for CPU tensors, which notes what it is launched with."""
 import pytest
 
-from flexfa4.runtime import engine, kernels, lists, repeat
+from flexfa4.runtime import engine, kernels, lists, repeat, standin
+
+
+TABLES = (repeat._known, repeat._ready, repeat._hints, kernels._found, kernels._functions, kernels._entries, standin._stood_in)
 
 
 @pytest.fixture
@@ -18,8 +21,8 @@ def launches(monkeypatch):
     monkeypatch.setattr(kernels, "stream_of", lambda device: 0)
     monkeypatch.setattr(kernels, "_make", make)
     monkeypatch.setenv("FLEXFA4_KERNEL_CACHE", "off")        # nothing is compiled apart
-    for table in (repeat._known, repeat._ready, repeat._hints, kernels._found, kernels._functions):
+    for table in TABLES:
         table.clear()
     yield noted
-    for table in (repeat._known, repeat._ready, repeat._hints, kernels._found, kernels._functions):
+    for table in TABLES:
         table.clear()
