@@ -2,10 +2,10 @@
 
     python benchmarks/size_changes.py
 
-prints the table, writes results/size_changes.{json,md} and docs/performance.md. A row is two processes with empty caches, attention
-without a mod, head dim 128. Both begin with 16 heads of 512 tokens, whose kernel is compiled. In one the call of the other size
-waits for its kernel ("waits": deterministic algorithms are asked for, under which no kernel stands in). In the other one the
-kernel of the first call stands in ("stands in"), and the call's own is compiled in a process apart, there "after" so many
+prints the table, writes results/size_changes.{json,md} and docs/performance.md. A row is two processes with empty caches,
+attention without a mod, head dim 128. Both begin with 16 heads of 512 tokens, whose kernel is compiled. In one the call of the
+other size waits for its kernel ("waits": deterministic algorithms are asked for, under which no kernel stands in). In the other
+one the kernel of the first call stands in ("stands in"), and the call's own is compiled in a process apart, there "after" so many
 seconds; "with its own": the first call then, which loads it. Last, host time of repeated calls with either, medians of 1,500
 (the one that stands in while the other is compiled on the second core). Without a GPU launches go into nothing, as in
 first_call.py; --gpu measures on the GPU of this machine and writes results/size_changes_gpu.{json,md}."""

@@ -34,11 +34,11 @@ def on_the_emulator(device) -> None:
         return lambda *arguments: made(*kernels._wrapped(arguments, device.tensor))
 
     def make(kind, text, signature):
-        wanted = kernels.Wanted((), kind, text, signature)
-        if not kernels.is_near(wanted):
+        entry = kernels._entry(kind, text, signature)
+        if not store.path_of(entry).exists():
             WAITED.append(kind)
-        elif wanted.entry in MADE:
-            kind, signature = MADE[wanted.entry]
+        elif entry in MADE:
+            kind, signature = MADE[entry]
         return compiled(kind, signature)
 
     def launch(job, held):
@@ -107,8 +107,8 @@ def arrive() -> int:
 
 
 def sequence(device, first, others: dict, masked: bool) -> dict:
-    for table in (repeat._known, repeat._ready, repeat._hints, kernels._found, kernels._functions, standin._stood_in, apart._jobs, MADE,
-                  WAITED):
+    for table in (repeat._known, repeat._ready, repeat._hints, kernels._found, kernels._functions, standin._stood_in, apart._jobs,
+                  MADE, WAITED):
         table.clear()
     apart._AT_ONCE = len(others)
     found = {"first": errors_of(first, masked)}

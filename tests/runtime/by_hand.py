@@ -23,8 +23,7 @@ class ByHand:
             self._made[key] = kind, signature_from_json(text)
 
     def make(self, kind: str, text, signature):
-        wanted = kernels.Wanted((), kind, text, signature)
-        if not store.usable() or not store.path_of(wanted.entry).exists():
+        if not store.usable() or not store.path_of(kernels._entry(kind, text, signature)).exists():
             self.waited.append((kind, signature))
         return self._make(kind, text, signature)
 

@@ -257,10 +257,11 @@ def test_a_failure_is_said_once_and_the_stand_in_goes_on(launches, process, by_h
     process(program)
     plain(LONG)()
     few = plain(FEW)
-    few()
-    (job,) = apart._jobs.values()
-    with pytest.warns(UserWarning, match="goes on with another kernel.*" + reason):
+    with pytest.warns(UserWarning, match="goes on with another kernel.*" + reason) as said:
+        few()
         assert not wait_for_kernels(20)
+    (job,) = apart._jobs.values()
+    assert len(said) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         few(), few(), plain(FEW)()
@@ -272,8 +273,8 @@ def test_a_failure_is_said_once_and_the_stand_in_goes_on(launches, process, by_h
 def test_a_failed_kernel_is_tried_again_by_another_process(launches, process, tmp_path):
     """The lock of a process that failed, or was killed, is free, and what it said is of another time."""
     process("raise ValueError('once')")
-    plain(LONG)(), plain(FEW)()
     with pytest.warns(UserWarning, match="once"):
+        plain(LONG)(), plain(FEW)()
         wait_for_kernels(20)
     apart._jobs.clear()
     process("(folder / (key + '.so')).touch()")
@@ -327,10 +328,10 @@ class TestAnotherProcess:
 
 def test_no_process_is_left_behind(launches, process):
     process("time.sleep(0.05)")
-    plain(LONG)(), plain(FEW)()
-    (job,) = apart._jobs.values()
-    pid = job._process.pid
     with pytest.warns(UserWarning, match="ended with 0"):
+        plain(LONG)(), plain(FEW)()
+        (job,) = apart._jobs.values()
+        pid = job._process.pid
         job.wait(20)
     until = time.monotonic() + 5
     while time.monotonic() < until and os.path.exists(f"/proc/{pid}"):
