@@ -247,8 +247,10 @@ def _shifted(operation: str, by: Int32) -> Int32:
     return cute.arch.inline_ptx(ptx, write_only_types=[Int32], read_only_args=[Int32(-1), by])
 
 
-def bit(word: Int32, j: int, alone: bool) -> Boolean:
+def bit(word: Int32, j: int | Int32, alone: bool) -> Boolean:
     """Bit j. alone: it is the whole condition. Otherwise it is tested in PTX, because LLVM would shift it down first."""
+    if alone and isinstance(j, Int32):
+        return Boolean((word & (Int32(1) << j)) != 0)
     if alone:
         return Boolean((word & Int32((1 << j) - (1 << 32 if j == 31 else 0))) != 0)
     found = cute.arch.inline_ptx(f"and.b32 {{$w0}}, {{$r0}}, {1 << j};", write_only_types=[Int32], read_only_args=[word])

@@ -32,6 +32,7 @@ from .along import Along, WarpRows
 from .bits import WORD, Pairs, Place, Run, Words, below, bit
 from .carried import Fixed
 from .gathers import Gathered, gathers
+from .loops import unrolled
 from .rounding import LOG2_E, in_log2
 from .slices import Area, Read, Stretch, slice_reads
 from .spread import Spread, as_word, of_word
@@ -269,13 +270,20 @@ class RowHooks(Fixed):
             left = present - begin // WORD * Pairs.keys
             word = range(begin, min(begin + WORD, len(columns)))
             if kind not in self._rows:
-                exist = below(Pairs.before(left))
-                for j in word:
-                    for i in range(len(self._leaves)):
-                        fragment[i, j] = select(bit(exist, j - begin, True), fragment[i, j], Float32(hidden), Float32)
+                self._hide_word(fragment, below(Pairs.before(left)), word, hidden)
             else:
                 for i, row in enumerate(self._rows[kind]):
                     self._mask_word(kind, fragment, (i, row), columns, word, left, slices, hidden)
+
+    def _hide_word(self, fragment: cute.Tensor, seen: Int32, word: range, hidden) -> None:
+        """`mask` where only keys past the end are hidden."""
+
+        def hide(j: Int32) -> None:
+            for i in range(len(self._leaves)):
+                at = i, j + word.start
+                fragment[at] = select(bit(seen, j, True), fragment[at], Float32(hidden), Float32)
+
+        unrolled(0, len(word), hide)
 
     def _mask_word(self, kind: str, fragment: cute.Tensor, at: tuple[int, Scope], columns: Sequence[Int32], word: range,
                    present: Int32, slices: Sequence[Stretch], hidden) -> None:

@@ -20,7 +20,7 @@ from ..hooks import RowHooks
 from ..slices import Area
 from ..walk import INSIDE, PARTIAL, Walk
 from .shapes import GROUP_THREADS, column_offsets, rows_and_columns
-from .softmax import OnlineSoftmax, PackedP, moved, scale_rows
+from .softmax import OnlineSoftmax, PackedP, move_all, scale_rows
 
 @dataclass(frozen=True)
 class Products(Fixed):
@@ -49,8 +49,7 @@ class Products(Fixed):
     def keep(self, scores: cute.Tensor) -> None:
         """Makes an accumulator, which is not in flight, `first`. By instructions that the compiler keeps where they are: it would
         copy accumulators while their product is in flight, and ptxas then waits after every product of the kernel."""
-        for i in range(cute.size(scores)):
-            self.first[i] = moved(scores[i])
+        move_all(scores, self.first)
 
     def start_values(self, stage: Int32, add: bool) -> None:
         """Issues O (+)= P V of a stage."""

@@ -12,6 +12,7 @@ from flexfa4.emit.values import select
 
 from ..added import Added
 from ..carried import Fixed
+from ..loops import unrolled
 from ..rounding import as_finite, cut_off, natural, times
 
 ROWS = 2
@@ -30,6 +31,16 @@ def packed(a: Float32, b: Float32, element: type) -> Int32:
 def moved(value):
     """The same in another register, by an instruction that the compiler keeps where it is."""
     return cute.arch.inline_ptx("mov.b32 {$w0}, {$r0};", write_only_types=[type(value)], read_only_args=[value])
+
+
+def move_all(values: cute.Tensor, place: cute.Tensor) -> None:
+    """`moved` of each number of a tensor in registers, into another one of the same layout."""
+    values, place = (cute.make_tensor(t.iterator, cute.make_layout(cute.size(t))) for t in (values, place))
+
+    def move(i: Int32) -> None:
+        place[i] = moved(values[i])
+
+    unrolled(0, cute.size(values), move)
 
 
 @dataclass(frozen=True)
@@ -57,8 +68,7 @@ class PackedP(Fixed):
     def copy_to(self, other: "PackedP") -> None:
         """By instructions that the compiler keeps where they are. Otherwise it writes P to the registers of the product in
         flight, and ptxas then waits after every product of the kernel."""
-        for i in range(cute.size(self.words)):
-            other.words[i] = moved(self.words[i])
+        move_all(self.words, other.words)
 
 
 class OnlineSoftmax(Fixed):
@@ -153,26 +163,37 @@ class OnlineSoftmax(Fixed):
     def _is_far(self, i: int) -> Boolean:
         return Boolean(cute.math.absf(self.base(i)) >= FAR)
 
-    def _far(self, i: int, score: Float32, below: Float32, added: Float32 | None) -> Float32:
-        """An exponent, rounded as the top of its row was where that is far. below: what is added, less `base`."""
-        product = self._product(score) if added is None else score * self.scale + added
-        return select(self._is_far(i), product - self.base(i), score * self.scale + below, Float32)
-
     def _exponentials(self, scores: cute.Tensor, added: Added, p: PackedP, far: bool = False) -> None:
         """P and `tile_sum`. Pairs are added up one after the other: a tree would keep them in registers. far: whether tops may
-        be."""
-        below = added.below([self.base(i) for i in range(ROWS)])
+        be; there an exponent is rounded as the top of its row was."""
+        bases = [self.base(i) for i in range(ROWS)]
+        below, is_far = added.below(bases), [self._is_far(i) for i in range(ROWS)] if far else ()
 
-        def value(i: int, j: int) -> Float32:
-            if far:
-                return self._far(i, scores[i, j], below.at(i, j), added.at(i, j) if added.begin else None)
-            return scores[i, j] * self.scale + below.at(i, j)
+        def value(i: int, j: int | Int32) -> Float32:
+            score = scores[i, j]
+            near = score * self.scale + below.at(i, j)
+            if not far:
+                return near
+            product = score * self.scale + added.at(i, j) if added.begin else self._product(score)
+            return select(is_far[i], product - bases[i], near, Float32)
 
-        for pair in range(cute.size(scores, mode=[1]) // 2):
+        def sum_of_pair(i: int, pair: int | Int32) -> Float32:
+            a, b = (cute.math.exp2(value(i, j), fastmath=True) for j in (2 * pair, 2 * pair + 1))
+            p.put(i, pair, a, b)
+            return a + b
+
+        def add_pair(pair: int | Int32) -> None:
             for i in range(ROWS):
-                a, b = (cute.math.exp2(value(i, j), fastmath=True) for j in (2 * pair, 2 * pair + 1))
-                p.put(i, pair, a, b)
-                self.tile_sum[i] = a + b if pair == 0 else self.tile_sum[i] + (a + b)
+                self.tile_sum[i] = self.tile_sum[i] + sum_of_pair(i, pair)
+
+        for i in range(ROWS):
+            self.tile_sum[i] = sum_of_pair(i, 0)
+        pairs = cute.size(scores, mode=[1]) // 2
+        if added.step is None:
+            unrolled(1, pairs, add_pair)
+        else:
+            for pair in range(1, pairs):
+                add_pair(pair)
 
     def finish(self) -> None:
         """Leaves what O is to be multiplied by in `factors`, the natural-log LSE in `row_sum` and the sum of the row's
@@ -215,6 +236,10 @@ def _across_quad(value: Float32, combine) -> Float32:
 
 def scale_rows(fragment: cute.Tensor, factors: list[Float32]) -> None:
     """fragment [2, n] *= factor of its row."""
-    for i in range(ROWS):
-        for j in range(cute.size(fragment, mode=[1])):
-            fragment[i, j] = fragment[i, j] * factors[i]
+    factors = [factors[i] for i in range(ROWS)]
+
+    def scale(j: Int32) -> None:
+        for i, factor in enumerate(factors):
+            fragment[i, j] = fragment[i, j] * factor
+
+    unrolled(0, cute.size(fragment, mode=[1]), scale)
