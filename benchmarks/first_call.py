@@ -10,9 +10,9 @@ of nvidia-cutlass-dsl and of our kernels; "trace": Python, from the kernel's sou
 imported. warm: from the call of the loader to a callable; "first call" also traces the mod, plans and makes lists (512 tokens).
 Host time: flex_attention without gradients, a call like one before, launched into nothing: the kernel's own host function encodes
 its descriptors and calls a launch that returns at once (the emulator's shim). CPU tensors stand for GPU ones, so each is
-converted for tvm-ffi and the host function gets prepared ones beside: both are in the time. Allocation is the CPU's.
-"gradients": the same with a query that wants one; its forward pass alone. "of it no_grad": what the `with torch.no_grad()`
-around each call takes, which is in its time.
+converted for tvm-ffi and the host function gets prepared ones beside: both are in the time. Allocation is the CPU's. The calls
+are made within one `torch.no_grad()`; "no_grad for each": with one that is entered and left for each call, in its time.
+"gradients": with a query that wants one; its forward pass alone. Modes take turns, 100 calls each.
 
 --gpu measures on the GPU of this machine instead, with nothing in its place, and prints beside it the host time of
 scaled_dot_product_attention; it writes results/first_call_gpu.{json,md}."""
@@ -204,29 +204,28 @@ def host(arch: str, name: str) -> dict:
     stand_in(arch)
     leaf = q.clone().requires_grad_()
 
-    def without():
-        with torch.no_grad():
-            flex_attention(q, k, v, **given)
-
-    def rival():
-        with torch.no_grad():
-            torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    def call():
+        flex_attention(q, k, v, **given)
 
     def entering():
         with torch.no_grad():
-            pass
+            flex_attention(q, k, v, **given)
 
-    found, modes = {}, {"host": without, "entering": entering, "gradients": lambda: flex_attention(leaf, k, v, **given)}
-    for mode, call in {**modes, **({"rival": rival} if arch == HERE else {})}.items():
-        samples = []
-        for i in range(CALLS + 300):
-            if i % 100 == 0:
-                settle(arch)
-            start = time.perf_counter_ns()
-            call()
-            samples.append(time.perf_counter_ns() - start)
-        found[mode] = statistics.median(samples[300:]) / 1e9
-        found[f"{mode}_least"] = min(samples[300:]) / 1e9
+    modes = {"host": (False, call), "entering": (True, entering), "gradients": (True, lambda: flex_attention(leaf, k, v, **given))}
+    if arch == HERE:
+        modes["rival"] = False, lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    samples: dict[str, list[int]] = {mode: [] for mode in modes}
+    for _ in range(CALLS // 100 + 3):
+        for mode, (enabled, work) in modes.items():
+            settle(arch)
+            with torch.set_grad_enabled(enabled):
+                for _ in range(100):
+                    start = time.perf_counter_ns()
+                    work()
+                    samples[mode].append(time.perf_counter_ns() - start)
+    found = {}
+    for mode, times in samples.items():
+        found[mode], found[f"{mode}_least"] = statistics.median(times[300:]) / 1e9, min(times[300:]) / 1e9
     return found
 
 
@@ -248,7 +247,7 @@ def tables(rows: list[dict]) -> str:
         warm = [f"{r[w] * 1e3:.{digits}f}" if w in r else "" for w, digits in (("warm", 1), ("first_call", 0))]
         cells = [f"{r['cold']:.2f}", *(f"{r[s]:.2f}" for s in stages), *warm]
         lines.append(f"| {r['arch']} | {r['mod']} | {' | '.join(cells)} |")
-    lines += ["", "| kernel | mod | host us a call, median (least) | of it no_grad | with gradients |"
+    lines += ["", "| kernel | mod | host us a call, median (least) | no_grad for each | with gradients |"
               + " torch's sdpa |" * (len(modes) - 3),
               "|---|---|" + "--:|" * len(modes)]
     for r in rows:
