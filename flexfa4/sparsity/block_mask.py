@@ -29,6 +29,7 @@ from .work_spans import WorkSpans, has_label_tests
 MaskMod = Callable
 
 _CPU = torch.device("cpu")
+_current_device = getattr(torch._C, "_cuda_getDevice", None) or torch.cuda.current_device
 # Ops of masks that tell batches or heads apart.
 _ROWS = frozenset({"B", "H"})
 # Tile size of what is printed and drawn; engines ask for their own.
@@ -88,8 +89,8 @@ class BlockMask:
         key = (q_tile, kv_tile, transposed, device)
         if key not in self._spans:
             tiling = Tiling(q_tile, kv_tile, *self.shape[2:], *self.mask_shape)
-            spans, self.work = build_spans(self.bound, tiling, transposed, self._data, self._own_mod is None)
-            self._spans[key] = spans if device.type == "cpu" else spans.to(device)
+            spans, self.work = build_spans(self.bound, tiling, transposed, self._data, self._own_mod is None, device=device)
+            self._spans[key] = spans if spans.device == device else spans.to(device)
         return self._spans[key]
 
     def work_spans(self, q_tile: int, kv_tile: int, halved: bool = False) -> Spans | WorkSpans:
@@ -330,7 +331,9 @@ def _device_of(bound: BoundGraph, device: torch.device | str | None) -> torch.de
         if (home is None or home.type != "cuda") and not (torch.cuda.is_initialized() or torch.cuda.is_available()):
             raise ShapeError(f"device={str(asked)!r}: torch finds no CUDA device here; leave device out for the CPU")
         if device.index is None:
-            device = torch.device("cuda", torch.cuda.current_device())
+            # Where a capture is on a GPU, CUDA runs in this process: no more is to be made ready.
+            current = _current_device if home is not None and home.type == "cuda" else torch.cuda.current_device
+            device = torch.device("cuda", current())
     if home is not None and home != device:
         raise ShapeError(f"{bound.origin.name} captures tensors on {home}, and device={device} was asked for; move one of them")
     return device

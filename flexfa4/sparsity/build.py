@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from flexfa4.ir.bound import BoundGraph
 
@@ -17,10 +18,12 @@ SETTLE_BUDGET = 1 << 26
 
 
 def build_spans(bound: BoundGraph, tiling: Tiling, transposed: bool = False, data: TileData | None = None,
-                whole_mask: bool = True, budget: int = SETTLE_BUDGET) -> tuple[Spans, Work]:
-    """The spans of a mask on the CPU, and what it took to build them.
+                whole_mask: bool = True, budget: int = SETTLE_BUDGET,
+                device: torch.device | None = None) -> tuple[Spans, Work]:
+    """The spans of a mask, and what it took to build them.
 
-    data: the table of kept tiles, for a mask given as data; whole_mask: the table is all there is to the mask.
+    data: the table of kept tiles, for a mask given as data; whole_mask: the table is all there is to the mask. device: where the
+    spans are wanted: they are there or on the CPU, which is the default.
     Captures on another device are copied here with one wait for it (`on_host`).
     Raises LookupOutOfRange where the mask depends on a look-up past the end of a capture.
     """
@@ -29,7 +32,7 @@ def build_spans(bound: BoundGraph, tiling: Tiling, transposed: bool = False, dat
     host = on_host(bound)
     if data is None:
         refiner = Refiner(host, tiling, budget)
-        return refiner.spans(transposed), refiner.work
+        return refiner.spans(transposed, device), refiner.work
     states = data.states(data.copy_in(bound, host), tiling)
     if whole_mask:
         return spans_from_states(states, tiling, transposed), Work(tiles=states.size)

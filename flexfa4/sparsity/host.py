@@ -8,6 +8,7 @@ import torch
 
 from flexfa4.facts.device_labels import Copied, HostTensors, device_runs, label_captures
 from flexfa4.ir.bound import BoundGraph
+from flexfa4.tensors import stream_on, wait_for
 
 
 def on_cpu(t: torch.Tensor) -> bool:
@@ -39,17 +40,17 @@ class Copies:
     """Copies in host memory of tensors on devices; from CUDA devices they are under way until `wait`."""
 
     def __init__(self, parts: list[torch.Tensor]):
-        self._streams = [torch.cuda.current_stream(device) for device in {part.device for part in parts} if device.type == "cuda"]
+        self._streams = {device: stream_on(device) for device in {part.device for part in parts if part.is_cuda}}
         self.tensors = [_copy(part) for part in parts]
 
     def wait(self) -> None:
         """Until they are there."""
-        for stream in self._streams:
-            stream.synchronize()
+        for device, stream in self._streams.items():
+            wait_for(device, stream)
 
 
 def _copy(part: torch.Tensor) -> torch.Tensor:
-    if part.device.type != "cuda":
+    if not part.is_cuda:
         return part.to("cpu", copy=True)
     # Through pinned memory, which torch keeps for the next time: a copy from pageable memory goes in small pieces.
     return torch.empty(part.shape, dtype=part.dtype, pin_memory=True).copy_(part.contiguous(), non_blocking=True)
@@ -72,4 +73,4 @@ def send(row_ptr: np.ndarray, runs: np.ndarray, device: torch.device) -> tuple[t
     host[begin:].view(runs.dtype)[:runs.size] = runs.reshape(-1)
     there = buffer.to(device, non_blocking=True)
     second = there if runs.itemsize == 4 else there.view(_TYPES[runs.dtype])
-    return there.narrow(0, 0, rows), second.as_strided(runs.shape, (3, 1), begin * (4 // runs.itemsize))
+    return there.as_strided((rows,), (1,)), second.as_strided(runs.shape, (3, 1), begin * (4 // runs.itemsize))

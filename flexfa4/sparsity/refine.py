@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import torch
 
 from flexfa4.facts.interval import Analysis
 from flexfa4.facts.interval_values import Space, negate
@@ -103,20 +104,20 @@ class Refiner:
         with np.errstate(all="ignore"):
             return bool(np.any(self.analysis.run(self.analysis.limits).poison))
 
-    def spans(self, transposed: bool) -> Spans:
-        """The kinds of all tiles."""
+    def spans(self, transposed: bool, device: torch.device | None = None) -> Spans:
+        """The kinds of all tiles. device: where they are wanted; they may be on the CPU all the same."""
         axes = [grid_axes(self.tiling) for _ in range(self.tiling.Bm * self.tiling.Hm)]
         how = self.analysis, axes, self.tiling.Hm, transposed, lambda cells: self.settler.kinds(cells, False), self.work
         found = band_runs(*how)
         if found is not None:
-            return spans_of_masks(found, self.tiling, transposed)
+            return spans_of_masks(found, self.tiling, transposed, device)
         if diagonals.applies(self.bound, self.tiling, transposed):
             found = diagonals.diagonal_spans(self._kinds, self.tiling, transposed)
             if found is not None:
                 return found
         found = pair_runs(*how)
         if found is not None:
-            return spans_of_masks(found, self.tiling, transposed)
+            return spans_of_masks(found, self.tiling, transposed, device)
         return self._all_at_once(transposed) if self.work.tiles <= _AT_ONCE else self._refine(transposed)
 
     def _all_at_once(self, transposed: bool) -> Spans:

@@ -160,10 +160,13 @@ class Tiling(Grid):
     def has_no_positions(self) -> bool:
         return 0 in (self.q_len, self.kv_len, self.Bm)
 
-    def spans(self, row_ptr: np.ndarray, runs: np.ndarray, transposed: bool) -> Spans:
-        """Spans on the CPU over the given arrays."""
-        return Spans(torch.from_numpy(row_ptr), torch.from_numpy(runs), self.q_tile, self.kv_tile, self.q_len, self.kv_len,
-                     self.Bm, self.Hm, transposed)
+    def spans(self, row_ptr: np.ndarray, runs: np.ndarray, transposed: bool, device: torch.device | None = None) -> Spans:
+        """Spans of the given arrays: over them on the CPU, or on a device, as `Spans.to` brings them there."""
+        if device is None or device.type == "cpu":
+            arrays = torch.from_numpy(row_ptr), torch.from_numpy(runs)
+        else:
+            arrays = send(row_ptr, runs, device)
+        return Spans(*arrays, self.q_tile, self.kv_tile, self.q_len, self.kv_len, self.Bm, self.Hm, transposed)
 
 
 def spans_from_states(states: np.ndarray, tiling: Tiling, transposed: bool = False) -> Spans:
@@ -194,12 +197,13 @@ def runs_of_states(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return row_pointer(row, rows), runs
 
 
-def spans_of_masks(found: Sequence[tuple[np.ndarray, np.ndarray]], tiling: Tiling, transposed: bool) -> Spans:
-    """Spans of all batches and heads, from (row_ptr, runs) of each in turn."""
+def spans_of_masks(found: Sequence[tuple[np.ndarray, np.ndarray]], tiling: Tiling, transposed: bool,
+                   device: torch.device | None = None) -> Spans:
+    """Spans of all batches and heads, from (row_ptr, runs) of each in turn; device: as in `Tiling.spans`."""
     pointer, runs = found[0]
     for more_pointer, _ in found[1:]:
         pointer = np.concatenate([pointer, pointer[-1] + more_pointer[1:]])
-    return tiling.spans(pointer, runs if len(found) == 1 else np.concatenate([r for _, r in found]), transposed)
+    return tiling.spans(pointer, runs if len(found) == 1 else np.concatenate([r for _, r in found]), transposed, device)
 
 
 def spans_of_nothing(tiling: Tiling, transposed: bool = False) -> Spans:
