@@ -322,7 +322,7 @@ def _packed(bounds: tuple[np.ndarray, ...], columns: int) -> tuple[np.ndarray, n
     at = there.nonzero()[0]
     runs = np.empty((at.size, 3), dtype)
     runs[:, 0] = flat.take(at)
-    np.add(at & 1, _PARTIAL, out=runs[:, 2], casting="unsafe")
+    runs[:, 2] = (at & 1) + _PARTIAL
     at += 1
     runs[:, 1] = flat.take(at)
     pointer = np.zeros(rows + 1, np.int32)

@@ -332,8 +332,9 @@ def _device_of(bound: BoundGraph, device: torch.device | str | None) -> torch.de
             raise ShapeError(f"device={str(asked)!r}: torch finds no CUDA device here; leave device out for the CPU")
         if device.index is None:
             # Where a capture is on a GPU, CUDA runs in this process: no more is to be made ready.
-            current = _current_device if home is not None and home.type == "cuda" else torch.cuda.current_device
-            device = torch.device("cuda", current())
+            if home is not None and home.type == "cuda" and home.index == _current_device():
+                return home
+            device = torch.device("cuda", torch.cuda.current_device())
     if home is not None and home != device:
         raise ShapeError(f"{bound.origin.name} captures tensors on {home}, and device={device} was asked for; move one of them")
     return device

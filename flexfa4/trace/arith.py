@@ -197,6 +197,8 @@ def _chain(a: Traced, exponent: int, dtype: DType) -> Traced:
 
 
 def bitwise(op: Op, a, b) -> Traced:
+    if type(a) is Traced and type(b) is Traced and a.node.dtype is b.node.dtype is DType.BOOL:
+        return emit(op, (a.node, b.node), DType.BOOL)
     a, b = lift(a), lift(b)
     dtype = dtype_of(a, b)
     if dtype.is_float:

@@ -39,6 +39,9 @@ class Reads:
     dynamic: bool
 
 
+NOTHING = Reads((), frozenset(), frozenset(), False)
+
+
 def reads(code: types.CodeType) -> Reads:
     """The reads of a code object and of the functions and comprehensions nested in it."""
     found = _known.get(id(code))
@@ -64,6 +67,8 @@ def _analyse(code: types.CodeType) -> Reads:
     attributes, imports, dynamic = set(), set(), False
     # Globals, attributes and modules are all named in co_names, which is empty for most lambdas: reading instructions is slow.
     unnamed = not code.co_names and _MATCH_CLASS not in code.co_code[::2]
+    if unnamed and types.CodeType not in map(type, code.co_consts):
+        return NOTHING
     instructions = [] if unnamed else list(dis.get_instructions(code))
     for i, instruction in enumerate(instructions):
         if instruction.opname in _GLOBAL_OPS:

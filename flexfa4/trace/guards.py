@@ -23,7 +23,7 @@ import torch
 
 from ..tensors import tensor_state
 from .checks import Lines
-from .codes import DYNAMIC_FUNCTIONS, is_empty, reads
+from .codes import DYNAMIC_FUNCTIONS, NOTHING, reads
 from .functions import FUNCTIONS
 
 MISSING = object()
@@ -142,25 +142,28 @@ class Walk:
 
     def visit(self, value, at: int) -> None:
         """Adds the guards of `value`, which is in register `at`."""
-        if type(value) in _EXACT or isinstance(value, np.generic):
+        cls = type(value)
+        if cls is torch.Tensor:
+            self._tensor(value, at)
+        elif cls is types.FunctionType:
+            self._function(value, at)
+        elif cls in _EXACT or isinstance(value, np.generic):
             self._constant(value, at)
         elif isinstance(value, enum.Enum):
             self._member(value, at)
         elif isinstance(value, torch.Tensor):
             self._tensor(value, at)
-        elif isinstance(value, types.FunctionType):
-            self._function(value, at)
         elif isinstance(value, types.MethodType):
             self._class(value, at)
             self.visit(value.__func__, self.take(at, "{v}.__func__"))
             self.visit(value.__self__, self.take(at, "{v}.__self__"))
-        elif type(value) is functools.partial:
+        elif cls is functools.partial:
             self._class(value, at)
             for name in ("func", "args", "keywords"):
                 self.visit(getattr(value, name), self.take(at, f"{{v}}.{name}"))
         elif isinstance(value, (tuple, list)):
             self._sequence(value, at)
-        elif type(value) in (dict, types.MappingProxyType, collections.OrderedDict):
+        elif cls in (dict, types.MappingProxyType, collections.OrderedDict):
             self._mapping(value, at)
         elif isinstance(value, types.ModuleType):
             self._module(value, at)
@@ -222,9 +225,10 @@ class Walk:
         code_ref = weakref.ref(code)       # weak: the cache forgets its entries when a code object dies
         plain, seen = fn.__defaults__ is None and fn.__kwdefaults__ is None, not self._once(fn)
         cells = () if seen else fn.__closure__ or ()
-        if any(map(is_empty, cells)):
-            raise Unversioned("an empty closure cell")
-        contents = [cell.cell_contents for cell in cells]
+        try:
+            contents = [cell.cell_contents for cell in cells]
+        except ValueError:
+            raise Unversioned("an empty closure cell") from None
         self.demand(at, "type({v}) is {function} and {v}.__code__ is {code}()", function=types.FunctionType, code=code_ref)
         if plain:
             self.demand(at, "{v}.__defaults__ is None and {v}.__kwdefaults__ is None")
@@ -236,12 +240,16 @@ class Walk:
             self.visit(value, self.take(at, f"{{v}}.{attribute}"))
         for value, place in zip(contents, places):
             self.visit(value, place)
-        for name in sorted(self.attributes & fn.__dict__.keys()):
-            self.visit(fn.__dict__[name], self._own(at, name))
+        if self.attributes:
+            for name in sorted(self.attributes & fn.__dict__.keys()):
+                self.visit(fn.__dict__[name], self._own(at, name))
         if _trusted(home_of(fn)):
             return self._table_or_pure(fn)
-        self._absent(self.attributes - fn.__dict__.keys(), at, "{v}.__dict__")
+        if self.attributes:
+            self._absent(self.attributes - fn.__dict__.keys(), at, "{v}.__dict__")
         found = reads(code)
+        if found is NOTHING:
+            return
         if found.dynamic or any(not _trusted(name) for name in found.imports):
             raise Unversioned(f"state that {fn.__name__} reads by computed names or imports")
         self.attributes |= found.attributes

@@ -178,6 +178,8 @@ def _wants_column(signature: inspect.Signature) -> bool:
 
 def _root(result, kind: str, score_dtype: DType, where: str, name: str) -> Node:
     """The mod's result as a node of the right type, or the refusal of its shape or dtype."""
+    if kind == "mask" and type(result) is Traced and result.node.dtype is DType.BOOL:
+        return result.node
     if result is None:
         raise refuse(f"{name} returns None", "a `return` of the new score" if kind != "mask" else "a `return` of a bool", where)
     if isinstance(result, (tuple, list, dict, set, str)):
