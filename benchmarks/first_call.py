@@ -211,7 +211,8 @@ def host(arch: str, name: str) -> dict:
         with torch.no_grad():
             flex_attention(q, k, v, **given)
 
-    modes = {"host": (False, call), "entering": (True, entering), "gradients": (True, lambda: flex_attention(leaf, k, v, **given))}
+    modes = {"host": (False, call), "entering": (True, entering),
+             "gradients": (True, lambda: flex_attention(leaf, k, v, **given))}
     if arch == HERE:
         modes["rival"] = False, lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v)
     samples: dict[str, list[int]] = {mode: [] for mode in modes}

@@ -297,7 +297,7 @@ def _tiles(segments: Sequence[tuple]) -> tuple[np.ndarray, np.ndarray]:
     if not found:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     row, begin, length = found[0] if len(found) == 1 else (np.concatenate(x) for x in zip(*found))
-    if not np.count_nonzero(length > 1):
+    if not (length > 1).nonzero()[0].size:
         return row, begin
     total = int(length.sum())
     if total > _MOST_OPEN:
