@@ -21,7 +21,7 @@ from flexfa4.schedule.work import EMPTY, FULL, INSIDE, PARTIAL, UNSPLIT
 
 from .carried import Carried
 
-__all__ = ["EMPTY", "FULL", "INSIDE", "PARTIAL", "UNSPLIT", "Grid", "Place", "Walk", "WorkItem", "next_index", "place_of",
+__all__ = ["EMPTY", "FULL", "INSIDE", "PARTIAL", "UNSPLIT", "Grid", "Place", "Walk", "WorkItem", "kind_of", "next_index", "place_of",
            "row_records", "run_record", "start_walk", "work_item"]
 
 
@@ -127,6 +127,11 @@ class Walk(Carried):
     def before(self, a: Int32, b: Int32) -> Boolean:
         """Whether the walk meets `a` before `b`."""
         return Boolean(a > b) if self.backwards else Boolean(a < b)
+
+
+def kind_of(kind: Int32, half: Int32 | int) -> Int32:
+    """Of one half, of a kind that tells two apart (`flexfa4.sparsity.halves`)."""
+    return kind >> 2 * half & 3
 
 
 def start_walk(item: WorkItem, spans: tuple | None, grid: Grid, split: bool, backwards: bool = False) -> Walk:

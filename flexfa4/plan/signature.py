@@ -46,7 +46,7 @@ class Signature:
         if self.placed and not (self.masked and self.ordered):
             raise ValueError("work tiles that are placed by spans are launched with the spans and a work list")
         if self.halved and not (self.masked and self.plan.halves):
-            raise ValueError("spans of two halves are for a kernel of two query tiles and one CTA a work tile")
+            raise ValueError("spans of two halves are for a kernel of two halves a work tile")
 
     @cached_property
     def graphs(self) -> tuple[Graph | None, Graph | None, Graph | None]:

@@ -18,7 +18,7 @@ from ..barriers import Turn
 from ..carried import Fixed
 from ..hooks import RowHooks
 from ..slices import Area
-from ..walk import INSIDE, PARTIAL, Walk
+from ..walk import FULL, INSIDE, Walk, kind_of
 from .shapes import GROUP_THREADS, column_offsets, rows_and_columns
 from .softmax import OnlineSoftmax, PackedP, move_all, scale_rows
 
@@ -92,7 +92,7 @@ class Rota(Fixed):
 class Columns(Fixed):
     """Key positions of a warpgroup's tile: where this thread's columns of tile 0 begin, the tile's width, and where keys end; and
     the queries of this thread's rows, from the first. placed: FULL tiles end before the keys do, and others may be INSIDE.
-    hidden: `Hooks.hidden`."""
+    hidden: `Hooks.hidden`. half: whose kinds count, of those that tell two apart; None: they do not."""
 
     first: Int32
     width: int
@@ -100,6 +100,11 @@ class Columns(Fixed):
     queries: tuple[int, ...]
     placed: bool
     hidden: Float32
+    half: Int32 | None = None
+
+    def kind(self, walk: Walk) -> Int32 | int:
+        """A tile of which the half sees nothing is like others of which it does not see all."""
+        return walk.kind if self.half is None else kind_of(walk.kind, self.half)
 
     def of(self, tile: Int32) -> list[Int32]:
         base = tile * self.width + self.first
@@ -120,12 +125,12 @@ def edit(rows: RowHooks, columns: Columns, scores: cute.Tensor, walk: Walk, scal
     hidden."""
     edit_scores(rows, columns, scores, walk.tile, scale)
     if cutlass.const_expr(columns.placed):
-        if walk.kind == INSIDE:
+        if columns.kind(walk) == INSIDE:
             hide(rows, columns, scores, walk.tile, "inside")
-        elif walk.kind == PARTIAL:
+        elif columns.kind(walk) != FULL:
             hide(rows, columns, scores, walk.tile, "mask")
     else:
-        if Boolean(walk.kind == PARTIAL) | columns.ragged(walk.tile):
+        if Boolean(columns.kind(walk) != FULL) | columns.ragged(walk.tile):
             hide(rows, columns, scores, walk.tile, "mask")
 
 
@@ -285,11 +290,28 @@ def border(products: Products, rings: tuple, rota: Rota, softmax: OnlineSoftmax,
 
 
 @cute.jit
-def begin_item(products: Products, rings: tuple, queries: Int32, turn: Turn):
-    """S of an item's first tile, with nothing in flight beside it."""
+def begin_item(products: Products, rings: tuple, rota: Rota, passes: Boolean | None, queries: Int32, turn: Turn) -> Turn:
+    """S of an item's first tile, with nothing in flight beside it. passes: of the tile after it, the first that the warpgroup
+    sees; its V is to be given back when it is there (`give_back_values`). Returns that tile's stage."""
     k_ring, _ = rings
+    if cutlass.const_expr(passes is not None):
+        if passes:
+            k_ring.wait(turn)
+            k_ring.release(turn)
+            rota.take()
+            rota.pass_on()
+            turn = turn.next()
     k_ring.wait(turn)
     scores = products.start_scores(queries, turn.index)
     warpgroup.wait_group(0)
     k_ring.release(turn)
     products.keep(scores)
+    return turn
+
+
+@cute.jit
+def give_back_values(rings: tuple, turn: Turn):
+    """Of a tile that the warpgroup passed over."""
+    _, v_ring = rings
+    v_ring.wait(turn)
+    v_ring.release(turn)

@@ -18,7 +18,7 @@ from ..handover import Slots
 from ..hooks import Hooks, RowHooks
 from ..packing import Packing, head_matrix, heads_together
 from ..walk import UNSPLIT, Grid, Place, Walk, WorkItem, next_index, place_of, start_walk, work_item
-from .consumer import Columns, Products, Rota, begin_item, border, end_of_item, first_tile, later_tiles, pass_over
+from .consumer import Columns, Products, Rota, begin_item, border, end_of_item, first_tile, give_back_values, later_tiles, pass_over
 from .epilogue import FIRST_GROUP_BARRIER, Sink, give_back, settle, store_lse, store_out, store_part, store_rows
 from .load import Loader, Source, load_item, slot_of
 from .shapes import GROUP_ROWS, GROUP_THREADS, ROW_OFFSETS, Shapes, column_offsets, coordinates, rows_and_columns, transposed
@@ -60,18 +60,26 @@ class Reader(Fixed):
     lengths: tuple
     group: Int32
     placed: bool
+    halved: bool
 
     def look(self, turn: Turn) -> tuple[Boolean, Boolean]:
         """Waits for the item of a turn. Returns (there is one, this warpgroup has rows and keys in it)."""
         self.ring.wait(turn)
         busy, _, place, walk = self.slots.read(slot_of(turn), None, self.plan.q_tile, self.lengths)
-        begins = busy & walk.valid
-        if self.placed:
-            begins = begins & Boolean(first_query(place, self.group, self.plan) < place.q_end)
-        return busy, begins
+        return busy, busy & walk.valid & self._has_rows(place)
+
+    def passes(self, turn: Turn) -> Boolean | None:
+        """Whether this warpgroup passes over the first tile of an item; None where none does."""
+        if not self.halved:
+            return None
+        place = self.where(turn)[1]
+        return self.slots.passes(slot_of(turn), self.group) & self._has_rows(place)
+
+    def _has_rows(self, place: Place) -> Boolean:
+        return Boolean(first_query(place, self.group, self.plan) < place.q_end) if self.placed else Boolean(True)
 
     def item(self, turn: Turn) -> tuple[WorkItem, Place, Walk]:
-        return self.slots.read(slot_of(turn), self.spans, self.plan.q_tile, self.lengths)[1:]
+        return self.slots.read(slot_of(turn), self.spans, self.plan.q_tile, self.lengths, self.passes(turn))[1:]
 
     def where(self, turn: Turn) -> tuple[WorkItem, Place]:
         return self.slots.read(slot_of(turn), None, self.plan.q_tile, self.lengths)[1:3]
@@ -121,7 +129,7 @@ class Forward:
             cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
         rings = [Ring.of(pointers, name, shapes.bytes(name)) for name in ("q", "k", "v")]
-        slots = Slots(items, BACKWARDS, self.signature.placed)
+        slots = Slots(items, BACKWARDS, self.signature.placed, self.signature.halved)
         packing = Packing(self.signature.plan.pack, grid.packed)
         sources = [Source(atom, tensor, target) for (atom, tensor), target in zip(maps[:3], shared)]
         if warp < 4:
@@ -194,16 +202,17 @@ class Forward:
         if group == t.consumers - 1:
             # The first warpgroup's first turn.
             rota.pass_on()
-        q_turn, turn = Turn.first(t.q_stages), Turn.first(t.kv_stages)
+        kv_rings, q_turn, turn = (rings[1], rings[2]), Turn.first(t.q_stages), Turn.first(t.kv_stages)
         read = Reader(rings[0], slots, spans, self.signature.plan, (ends.lse.shape[2], Int32(ends.kv_len)), group,
-                      self.signature.placed)
+                      self.signature.placed, self.signature.halved)
         busy, begins = read.look(q_turn)
         if begins:
-            begin_item(products, (rings[1], rings[2]), q_turn.index * t.consumers + group, turn)
+            turn = begin_item(products, kv_rings, rota, read.passes(q_turn), q_turn.index * t.consumers + group, turn)
         while busy:
             queries, after = q_turn.index * t.consumers + group, q_turn.next()
             item, place, walk = read.item(q_turn)
-            columns = Columns(place.kv_begin + column, t.kv_tile, place.kv_end, apart, self.signature.placed, hooks.hidden())
+            columns = Columns(place.kv_begin + column, t.kv_tile, place.kv_end, apart, self.signature.placed, hooks.hidden(),
+                              group if self.signature.halved else None)
             rows = self.rows(hooks, ends.packing, item, self.first_row(place, group) + row)
             if cutlass.const_expr(t.q_stages == 1):
                 give_back(rings[0], q_turn)
@@ -212,10 +221,13 @@ class Forward:
             if cutlass.const_expr(t.q_stages > 1):
                 settle(rings[0], q_turn.before())
             if begins:
-                turn = later_tiles(products, (rings[1], rings[2]), rota, rows, columns, softmax, walk, ends.scale, queries, turn)
+                if cutlass.const_expr(self.signature.halved):
+                    if read.passes(q_turn):
+                        give_back_values(kv_rings, turn.before())
+                turn = later_tiles(products, kv_rings, rota, rows, columns, softmax, walk, ends.scale, queries, turn)
             else:
                 if cutlass.const_expr(self.signature.placed):
-                    turn = pass_over((rings[1], rings[2]), rota, walk, turn)
+                    turn = pass_over(kv_rings, rota, walk, turn)
                 softmax.of_no_keys()
                 products.out.fill(0.0)
             sink = self.sink(shapes, shared, ends, products, queries) if cutlass.const_expr(t.out_over_q) else None
@@ -224,25 +236,25 @@ class Forward:
                 follows, next_begins = read.look(after)
                 next_queries = after.index * t.consumers + group
                 if begins & next_begins:
-                    ahead = border(products, (rings[1], rings[2]), rota, softmax, next_queries, turn)
+                    ahead = border(products, kv_rings, rota, softmax, next_queries, turn)
                     self.close(ends, hooks, products, softmax, sink, read.where(q_turn), thread, group)
                     rings[1].release(turn)
                     products.keep(ahead)
                 else:
                     if begins:
-                        end_of_item(products, (rings[1], rings[2]), rota, softmax, turn)
+                        end_of_item(products, kv_rings, rota, softmax, turn)
                     self.close(ends, hooks, products, softmax, sink, read.where(q_turn), thread, group)
                     if next_begins:
-                        begin_item(products, (rings[1], rings[2]), next_queries, turn)
+                        turn = begin_item(products, kv_rings, rota, None, next_queries, turn)
                     else:
                         products.first.fill(0.0)
             else:
                 if begins:
-                    end_of_item(products, (rings[1], rings[2]), rota, softmax, turn)
+                    end_of_item(products, kv_rings, rota, softmax, turn)
                 self.close(ends, hooks, products, softmax, sink, read.where(q_turn), thread, group)
                 follows, next_begins = read.look(after)
                 if next_begins:
-                    begin_item(products, (rings[1], rings[2]), after.index * t.consumers + group, turn)
+                    turn = begin_item(products, kv_rings, rota, read.passes(after), after.index * t.consumers + group, turn)
                 else:
                     products.first.fill(0.0)
             busy, begins, q_turn = follows, next_begins, after
