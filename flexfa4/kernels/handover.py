@@ -40,8 +40,9 @@ class Slots(Fixed):
         words += [place.q_begin, place.q_end, place.kv_begin, place.kv_end] if self.placed else [Int32(0)] * 4
         if self.halved:
             after = walk.next()
-            passes = [select(after.valid & (kind_of(walk.kind, half) == EMPTY), Int32(1 << half), Int32(0), Int32) for half in (0, 1)]
-            words += [passes[0] | passes[1], *_words(after)]
+            nothing = [after.valid & (kind_of(walk.kind, half) == EMPTY) for half in (0, 1)]
+            upper, lower = (select(is_so, Int32(1 << half), Int32(0), Int32) for half, is_so in enumerate(nothing))
+            words += [upper | lower, *_words(after)]
         for i, word in enumerate(words):
             self.words[slot, i] = word
 

@@ -21,8 +21,8 @@ from flexfa4.schedule.work import EMPTY, FULL, INSIDE, PARTIAL, UNSPLIT
 
 from .carried import Carried
 
-__all__ = ["EMPTY", "FULL", "INSIDE", "PARTIAL", "UNSPLIT", "Grid", "Place", "Walk", "WorkItem", "kind_of", "next_index", "place_of",
-           "row_records", "run_record", "start_walk", "work_item"]
+__all__ = ["EMPTY", "FULL", "INSIDE", "PARTIAL", "UNSPLIT", "Grid", "Place", "Walk", "WorkItem", "kind_of", "next_index",
+           "place_of", "row_records", "run_record", "start_walk", "work_item"]
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def record(q_len: int, kv_len: int, heads: int, grows: bool):
     plan = engine.choose("sm90", q, k, v, scale, bounds).plan
     if WIDE:
         plan = replace(plan, tiles=sm90_tiles(DIM, DIM, wide=True))
-    spans = create_block_mask(mask, 1, heads, q_len, kv_len).work_spans(plan.q_tile, plan.tiles.kv_tile)
+    spans = create_block_mask(mask, 1, heads, q_len, kv_len).work_spans(plan.q_tile, plan.tiles.kv_tile, plan.halves)
     with emulator.device("sm_90a", sms=2, completion="immediate") as dev:
         dev.recorded = []
         counter = torch.zeros(1, dtype=torch.int32)

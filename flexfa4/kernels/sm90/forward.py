@@ -18,7 +18,8 @@ from ..handover import Slots
 from ..hooks import Hooks, RowHooks
 from ..packing import Packing, head_matrix, heads_together
 from ..walk import UNSPLIT, Grid, Place, Walk, WorkItem, next_index, place_of, start_walk, work_item
-from .consumer import Columns, Products, Rota, begin_item, border, end_of_item, first_tile, give_back_values, later_tiles, pass_over
+from .consumer import (Columns, Products, Rota, begin_item, border, end_of_item, first_tile, give_back_values, later_tiles,
+                       pass_over)
 from .epilogue import FIRST_GROUP_BARRIER, Sink, give_back, settle, store_lse, store_out, store_part, store_rows
 from .load import Loader, Source, load_item, slot_of
 from .shapes import GROUP_ROWS, GROUP_THREADS, ROW_OFFSETS, Shapes, column_offsets, coordinates, rows_and_columns, transposed
