@@ -55,7 +55,8 @@ def compiled(dims: tuple[int, int], entry: str, wide: bool):
     plan = plan_forward("sm90", DType.BF16, *dims, graphs, RowLayout(wide=wide))
     dense = tuple(True for g in graphs for _ in g.captures)
     masked = bool(plan.mask)
-    return plan, compiler.cubin(Signature(plan, masked=masked, ordered=masked, counted=True, contiguous=dense))
+    return plan, compiler.cubin(Signature(plan, masked=masked, ordered=masked, counted=True, contiguous=dense,
+                                              halved=masked and plan.halves))
 
 
 def measure(name: str, listing: Path | None) -> dict:

@@ -88,8 +88,8 @@ class Plan:
 
     @property
     def halves(self) -> bool:
-        """Whether the kernel takes spans that tell what each half of the rows of a work tile sees: two query tiles of a CTA; or two
-        warpgroups of one query tile that causal masks show different tiles, as tiles narrower than the rows are."""
+        """Whether the kernel takes spans that tell what each half of the rows of a work tile sees: two query tiles of a CTA; or
+        two warpgroups of one query tile that causal masks show different tiles, as tiles narrower than the rows are."""
         if self.arch == "sm90":
             return (self.tiles.consumers, self.tiles.q_stages) == (2, 1) and self.tiles.kv_tile < self.tiles.rows
         return self.arch == "sm100" and (self.tiles.q_tiles, self.tiles.ctas) == (2, 1)

@@ -53,6 +53,7 @@ CASES = [
     Rebuilt(Case("documents, one run a row", (700, 700), (2, 2), workers=2), mods.document_mask, LONG, True),
     Rebuilt(Case("of each batch and head", (300, 300), (4, 2), (64, 64), 2, workers=5), by_head,
             [torch.stack([cut(300, 100, 222), cut(300)]), torch.stack([cut(300, 7), cut(300, 256)])]),
+    Rebuilt(Case("D=256", (700, 700), (1, 1), (256, 256), workers=2), mods.document_causal, LONG[:2]),
     Rebuilt(Case("packed heads", (20, 300), (8, 1), (64, 64), workers=2), window,
             [torch.tensor(300), torch.tensor(1), torch.tensor(0), torch.tensor(-5)], pack=8),
 ]

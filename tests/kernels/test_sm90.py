@@ -40,6 +40,13 @@ def test_three_warpgroups_agree_with_float64():
     check(rows)
 
 
+def test_half_of_a_query_tile_passes_over_what_it_does_not_see():
+    """At D=256: of five causal items, of 26 tiles of 80 keys for two halves, all but the last begin with one that holds nothing
+    for the upper half."""
+    for row in printed("passed_emulated.py"):
+        assert (row["tile"], row["tiles"]) == (80, 2 * 26 - 4) and row["findings"] == [], row
+
+
 def check(rows: list[dict]) -> None:
     for row in rows:
         assert row["launches"] == (2 if row["case"].startswith("split") else 1) and row["findings"] == [], row
