@@ -28,5 +28,6 @@ def run(case: Case) -> dict:
 
 if __name__ == "__main__":
     lengths = dict(lengths=(640, 640), heads=(1, 1), dims=(DIM, DIM), ordered=True)
-    print("\n" + json.dumps([run(Case("causal", mask_mod=mods.causal_mask, **lengths)),
-                             run(Case("document", mask_mod=mods.document_causal(torch.zeros(640, dtype=torch.int64)), **lengths))]))
+    labels = torch.zeros(640, dtype=torch.int64)
+    masks = {"causal": mods.causal_mask, "document": mods.document_causal(labels)}
+    print("\n" + json.dumps([run(Case(name, mask_mod=mask, **lengths)) for name, mask in masks.items()]))
