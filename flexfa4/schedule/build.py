@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from .lpt import lpt_order, natural_order
-from .simulate import Timeline, latest_end, lower_bound, makespan, simulate
+from .simulate import Timeline, latest_end, makespan, simulate
 from .split import Filling, fill
 from .work import UNSPLIT, CostModel, Work, WorkTile
 
@@ -18,6 +18,10 @@ SPLIT_GAIN = 3.0
 # Work tiles a worker beyond which an order is taken as it is where it is known to end within this share of the bound for all:
 # the simulation of an order takes 0.25 us a work tile, 130 ms for 64 heads of a million tokens.
 _MANY, _NEAR = 32, 1 / 256
+# And where its simulation ends within so many tiles besides.
+_TILES = 5.0
+# Makespans that differ by less are the same but for rounding.
+_SAME = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,20 +70,22 @@ def make_schedule(
     work: Work, workers: int, per_section: int | None = None, cost: CostModel = CostModel(), split: bool = True
 ) -> Schedule:
     """The best of: longest-first inside sections of `per_section` KV heads (all heads in one section where None), the same with
-    rows split to fill every worker, and the natural order; the first where none of the others can be shorter by more than
-    `_NEAR` and rows are many. `workers` is the number of CTAs (or clusters) resident at once."""
+    rows split to fill every worker, and the natural order; the first where rows are many and none of the others can be shorter
+    by more than `_NEAR`, be it known at once, or by simulating this one, and then by no more than `_TILES` either. `workers` is
+    the number of CTAs (or clusters) resident at once."""
     costs = work.costs(cost)
     total = float(costs.sum())
     order = work.with_queries(lpt_order(work, costs, per_section or max(1, work.batch * work.kv_heads)))
     chosen, strategy, filling = order, "longest first", None
-    if len(order) > _MANY * workers and latest_end(costs[order], workers) <= (1 + _NEAR) * total / workers:
-        return _unsplit(work, order, costs, workers, strategy)
+    ordered, even = costs[order], total / workers
+    near = (1 + _NEAR) * even if len(order) > _MANY * workers else 0.0
+    if latest_end(ordered, workers) <= near or (best := makespan(ordered, workers)) <= min(near, even + _TILES):
+        return _unsplit(work, order, costs, workers, strategy, total)
     in_turn = work.with_queries(natural_order(work))
-    best = makespan(costs[order], workers)
     natural = makespan(costs[in_turn], workers)
-    if natural < best:
+    if natural < best * (1 - _SAME):
         best, chosen, strategy = natural, in_turn, "natural"
-    if split and best > lower_bound(costs, workers, splittable=True) + SPLIT_GAIN:
+    if split and best > even + SPLIT_GAIN:
         attempt = fill(work, order, costs, workers, cost)
         if (
             attempt is not None
@@ -88,14 +94,14 @@ def make_schedule(
         ):
             chosen, strategy, filling = order, "longest first, split", attempt
     if filling is None:
-        return _unsplit(work, chosen, costs, workers, strategy)
+        return _unsplit(work, chosen, costs, workers, strategy, total)
     tiles, rows, ptr = _split_tiles(work, chosen, filling)
     return Schedule(tiles, _filled_costs(chosen, costs, filling), rows, ptr, workers, total, strategy)
 
 
-def _unsplit(work: Work, order: np.ndarray, costs: np.ndarray, workers: int, strategy: str) -> Schedule:
+def _unsplit(work: Work, order: np.ndarray, costs: np.ndarray, workers: int, strategy: str, total: float) -> Schedule:
     nothing = np.zeros((0, 3), np.int32), np.zeros(1, np.int32)
-    return Schedule(_whole_tiles(work, order), costs[order], *nothing, workers, float(costs.sum()), strategy)
+    return Schedule(_whole_tiles(work, order), costs[order], *nothing, workers, total, strategy)
 
 
 def _filled_costs(order: np.ndarray, costs: np.ndarray, filling: Filling) -> np.ndarray:

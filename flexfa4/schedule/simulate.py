@@ -12,6 +12,10 @@ from typing import Iterable
 import numpy as np
 
 
+# Work tiles of one cost a worker, from which on they are dealt out together.
+_IN_A_ROW = 3
+
+
 @dataclass(frozen=True, eq=False)
 class Timeline:
     """Who ran what: worker int32 [n], start and end float64 [n], in the order of the work."""
@@ -34,12 +38,39 @@ class Timeline:
 
 
 def makespan(costs: Iterable[float], workers: int) -> float:
-    """When the last work tile ends, the costs taken in the order given (about 0.2 us a work tile)."""
-    free = [0.0] * workers
-    costs = costs.tolist() if isinstance(costs, np.ndarray) else costs
-    for c in costs:
-        heapreplace(free, free[0] + c)
+    """When the last work tile ends, the costs taken in the order given: about 0.2 us a work tile, or 50 us for many of one cost
+    in a row."""
+    costs = costs if isinstance(costs, np.ndarray) else np.fromiter(costs, np.float64)
+    free, done = [0.0] * workers, 0
+    ends = np.append(np.flatnonzero(costs[1:] != costs[:-1]) + 1, costs.size)
+    counts = np.diff(ends, prepend=0)
+    for i in np.flatnonzero((counts > _IN_A_ROW * workers) & (costs[ends - 1] > 0)) if costs.size else ():
+        first = int(ends[i] - counts[i])
+        _one_by_one(free, costs[done:first])
+        done = first + _in_a_row(free, float(costs[first]), int(counts[i]))
+    _one_by_one(free, costs[done:])
     return max(free)
+
+
+def _one_by_one(free: list[float], costs: np.ndarray) -> None:
+    """Lets workers, who are free at the times of a heap, take work tiles."""
+    for c in costs.tolist():
+        heapreplace(free, free[0] + c)
+
+
+def _in_a_row(free: list[float], cost: float, count: int) -> int:
+    """As `_one_by_one` with work tiles of one cost; of `count`, about as many as there are workers are left, and the number taken
+    is returned. Tiles are taken in the order of their begin, so those are taken that end before some time, and no more than
+    `count` end before all would have in even shares."""
+    at = np.sort(free)
+    among, fewer = at.size + 1, at.size
+    while fewer < among:
+        among = fewer
+        even = (at[:among].sum() + cost * count) / among
+        fewer = int(at.searchsorted(even))          # others are free only after that
+    taken = np.maximum(np.floor((even - at) / cost), 0.0)
+    free[:] = np.sort(at + taken * cost).tolist()
+    return int(taken.sum())
 
 
 def latest_end(costs: np.ndarray, workers: int) -> float:
