@@ -102,7 +102,7 @@ def _grid(shape, device) -> list[tuple[Tensor, ...]]:
 
 def _called(mod: Callable, kind: str, at: tuple[Tensor, ...], *lead: Tensor) -> Tensor:
     try:
-        return torch.as_tensor(mod(*(x.clone() for x in (*lead, *at))))
+        return torch.as_tensor(mod(*(x.clone() for x in (*lead, *at))), device=at[0].device)
     except Exception as error:
         *defined_at, name = describe(mod, kind)
         file, line = raised_at(error, beside=__file__) or defined_at

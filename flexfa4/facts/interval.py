@@ -119,5 +119,5 @@ def bounds(bound: BoundGraph, env: Mapping[Op, tuple]) -> Interval:
     limits = {op: (int(np.min(lo)), int(np.max(hi))) for op, (lo, hi) in plain.items() if op in _POSITIONS}
     with np.errstate(all="ignore"):
         found = Analysis(bound, limits, Space(None)).run(plain)
-    tensors = [torch.as_tensor(x) for x in (found.lo, found.hi, found.nan, found.poison)]
+    tensors = [torch.as_tensor(x, device="cpu") for x in (found.lo, found.hi, found.nan, found.poison)]
     return Interval(*tensors, least=found.least, most=found.most)

@@ -99,7 +99,7 @@ class Space:
     def call(self, name: str, x):
         """A float function of torch's name, on float64."""
         if isinstance(x, (int, float)) or (self.host and name in ("erf", "sigmoid")):
-            y = getattr(torch, name)(torch.as_tensor(x, dtype=torch.float64))
+            y = getattr(torch, name)(torch.as_tensor(x, dtype=torch.float64, device="cpu"))
             return y.item() if isinstance(x, (int, float)) else y.numpy()
         if not self.host:
             return getattr(torch, name)(x)
@@ -132,7 +132,7 @@ def exact(value, dtype: DType) -> Interval:
         return Interval(value, value, least=value, most=value)
     value = float(value)
     if dtype is not DType.F64:
-        value = torch.tensor(value, dtype=torch.float64).to(_TORCH_FLOAT[dtype]).item()
+        value = torch.tensor(value, dtype=torch.float64, device="cpu").to(_TORCH_FLOAT[dtype]).item()
     if math.isnan(value):
         return Interval(-INF, INF, nan=True)
     whole = int(value) if value.is_integer() and abs(value) <= WHOLE[dtype] else None

@@ -116,10 +116,10 @@ class _Writer:
     def _tensor(self, n: Node) -> str:
         if n not in self.tensor and n.op in INDEX_LEAVES:
             name = n.op.name.lower()
-            self.lines.append(f"{name}_t = {name} if isinstance({name}, Tensor) else torch.tensor({name})")
+            self.lines.append(f"{name}_t = {name} if isinstance({name}, Tensor) else torch.tensor({name}, device='cpu')")
             self.tensor[n] = f"{name}_t"
         elif n not in self.tensor:
-            self._assign(n, f"torch.tensor({self.number[n]}, dtype={torch_dtype(n.dtype)})")
+            self._assign(n, f"torch.tensor({self.number[n]}, dtype={torch_dtype(n.dtype)}, device='cpu')")
         return self.tensor[n]
 
     def _assign(self, n: Node, source: str) -> None:

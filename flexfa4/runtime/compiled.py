@@ -264,7 +264,8 @@ def call(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, tile
         if out_mod is not None:
             column = (leaf("d"),) if _parameters(out_mod) == 6 else ()
             out = out_mod(leaf("out"), leaf("lse"), *at[:3], *column)
-        parts = [part if part is None or isinstance(part, Tensor) else torch.full((), part) for part in (score, mask, out)]
+        parts = [part if part is None or isinstance(part, Tensor) else torch.full((), part, device="cpu")
+                 for part in (score, mask, out)]
         return torch.ops.flexfa4.join(query, key, value, *parts, scale, tiles, precise)
 
     _begin()

@@ -126,7 +126,7 @@ def make_lists(spans: Spans | WorkSpans | None, schedule: Schedule | None, devic
     found = Lists()
     if spans is not None:
         # The kernel may read one record of a list that holds none.
-        runs = spans.runs if len(spans.runs) else torch.zeros(1, 3, dtype=torch.int32)
+        runs = spans.runs if len(spans.runs) else torch.zeros(1, 3, dtype=torch.int32, device="cpu")
         per_batch, per_head = _strides(spans)
         tiles = spans.tiles.to(device) if isinstance(spans, WorkSpans) else None
         found = Lists(spans.row_ptr.to(device), runs.to(device), per_batch, per_head, tiles, halved=spans.halved)

@@ -6,6 +6,7 @@ import warnings
 from operator import is_
 from typing import Callable
 
+import numpy as np
 import torch
 
 from flexfa4.errors import ShapeError, StaleMaskError
@@ -185,7 +186,7 @@ class BlockMask:
         self.check_fresh()
         B, H, Q, K = self.shape
         Bm, Hm = self.mask_shape
-        b, h, q, k = (torch.arange(n).numpy() for n in (Bm, Hm, Q, K))
+        b, h, q, k = (np.arange(n) for n in (Bm, Hm, Q, K))
         dense = evaluate_at(on_host(self.bound), b[:, None, None, None], h[:, None, None], q[:, None], k, checked=True)
         return torch.as_tensor(dense, device=self.device).expand(Bm, Hm, Q, K).expand(B, H, Q, K)
 

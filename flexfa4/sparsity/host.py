@@ -53,7 +53,7 @@ def _copy(part: torch.Tensor) -> torch.Tensor:
     if not part.is_cuda:
         return part.to("cpu", copy=True)
     # Through pinned memory, which torch keeps for the next time: a copy from pageable memory goes in small pieces.
-    return torch.empty(part.shape, dtype=part.dtype, pin_memory=True).copy_(part.contiguous(), non_blocking=True)
+    return torch.empty(part.shape, dtype=part.dtype, device="cpu", pin_memory=True).copy_(part.contiguous(), non_blocking=True)
 
 
 _TYPES = {np.dtype(np.int16): torch.int16, np.dtype(np.int32): torch.int32}
@@ -67,7 +67,7 @@ def send(row_ptr: np.ndarray, runs: np.ndarray, device: torch.device) -> tuple[t
     # The second part begins at a multiple of 16 bytes, as much as a kernel reads at once.
     rows, begin = row_ptr.size, -(-row_ptr.size // 4) * 4
     size = begin + (runs.nbytes + 3) // 4
-    buffer = torch.empty(size, dtype=torch.int32, pin_memory=device.type == "cuda" and 4 * size > _WITH_COMMAND)
+    buffer = torch.empty(size, dtype=torch.int32, device="cpu", pin_memory=device.type == "cuda" and 4 * size > _WITH_COMMAND)
     host = buffer.numpy()
     host[:rows] = row_ptr
     host[begin:].view(runs.dtype)[:runs.size] = runs.reshape(-1)

@@ -73,14 +73,14 @@ class TermSides:
 
     def _everywhere(self, axis: Axis, parts: Parts, dtype: DType) -> Labels:
         self._sum(axis, parts, dtype)
-        env = {Op.B: self.b, Op.H: self.h, axis.op: torch.arange(axis.length)}
+        env = {Op.B: self.b, Op.H: self.h, axis.op: torch.arange(axis.length, device="cpu")}
         bound = self.analysis.bound
         values = program(tuple(n for _, n in parts))(env, bound.tensors, bound.literals)
-        total = torch.as_tensor(values[0])
+        total = torch.as_tensor(values[0], device="cpu")
         if dtype in (DType.F16, DType.BF16):
             total = total.float()
         if len(parts) > 1 or parts[0][0] < 0:
-            total = sum(torch.as_tensor(x).long() * sign for (sign, _), x in zip(parts, values))
+            total = sum(torch.as_tensor(x, device="cpu").long() * sign for (sign, _), x in zip(parts, values))
         return labels_at(axis, total.expand(axis.length).numpy())
 
     def _interval(self, axis: Axis, n: Node) -> Interval:

@@ -26,7 +26,7 @@ def proven_safe(bound: BoundGraph, sizes: dict[Op, int]) -> bool:
         poison = bounds(bound, {op: (0, size - 1) for op, size in sizes.items()}).poison
         if len(_proven) >= _KEPT:
             _proven.clear()
-        found = _proven[key] = not bool(torch.as_tensor(poison).any())
+        found = _proven[key] = not bool(torch.as_tensor(poison, device="cpu").any())
     return found
 
 
