@@ -299,14 +299,14 @@ class RowHooks(Fixed):
 
     def mask_run(self, fragment: cute.Tensor, first: Int32, present: Int32, spread: Spread, hidden: float | Float32) -> None:
         """`mask` of one row, keys first, first + 1, ..., of which `present` exist; at most 32."""
+        if "mask" not in self._words:
+            self._hide_word(fragment, below(present), range(cute.size(fragment)), hidden)
+            return
         seen = self._seen_of_run(first, present, spread)
         for j in range(cute.size(fragment)):
             fragment[0, j] = select(seen(j), fragment[0, j], Float32(hidden), Float32)
 
     def _seen_of_run(self, first: Int32, present: Int32, spread: Spread) -> Callable[[int], Boolean]:
-        if "mask" not in self._words:
-            exist = below(present)
-            return lambda j: bit(exist, j, True)
         emitter, tile, (row,), made = self._emitters["mask"], self._tiles["mask"], self._rows["mask"], self._words["mask"]
         lane = emitter.join(tile, kv=spread.key(first))
         words, exist = made.at(Place(emitter.join(row, tile.inner(kv=first)), lane, self._along("mask", first)), present)
