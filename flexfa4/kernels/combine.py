@@ -22,6 +22,8 @@ from .packing import Packing
 from .rounding import lse_of
 
 WARPS = 4
+# Parts whose loads are under way together: one at a time waits for memory twice a part.
+AT_ONCE = 4
 
 
 def fake_combine_arguments(signature: Signature) -> tuple:
@@ -61,7 +63,7 @@ class Combine:
         first, last = ptr[tile], ptr[tile + 1]
         if packing.exists(at, rows[tile, 2] + rows[tile, 3]):
             top, rest = Float32(-math.inf), Float32(0.0)
-            for part in cutlass.range(first, last):
+            for part in cutlass.range(first, last, unroll=AT_ONCE):
                 there, more = top_of(statistics, part, row)
                 above = (there > top) | (there == top) & (more > rest)
                 top, rest = select(above, there, top, Float32), select(above, more, rest, Float32)
@@ -70,7 +72,7 @@ class Combine:
             total = Float32(0.0)
             sums = cute.make_rmem_tensor((1, self.columns), Float32)
             sums.fill(0.0)
-            for part in cutlass.range(first, last):
+            for part in cutlass.range(first, last, unroll=AT_ONCE):
                 there, more = top_of(statistics, part, row)
                 below = (there - base) + (more - rest)
                 weight = statistics[part, row, 2] * cute.math.exp2(below, fastmath=True)
