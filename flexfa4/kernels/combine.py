@@ -22,8 +22,9 @@ from .packing import Packing
 from .rounding import lse_of
 
 WARPS = 4
-# Parts whose loads are under way together: one at a time waits for memory twice a part.
-AT_ONCE = 4
+# Parts whose loads are under way together; one at a time waits for memory twice a part. Of 17 parts on an H200 8 take 2 us less
+# than 4, and 6 less than 1.
+AT_ONCE = 8
 
 
 def fake_combine_arguments(signature: Signature) -> tuple:
