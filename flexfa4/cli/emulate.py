@@ -8,16 +8,16 @@ from typing import Callable, NamedTuple
 
 import torch
 
-from .. import emulator, mods, reference
+from .. import emulator, reference
 from ..api import flex_attention
-from ..errors import TraceError, UnsupportedError
+from ..errors import UnsupportedError
 from ..schedule import make_schedule
 from ..sparsity import create_block_mask
 from ..sparsity.work_spans import WorkSpans
 from ..trace import bind
 from . import info, target
 from .inspect import TILE, tiles
-from .target import TargetError, refuse_picture, writing
+from .target import refuse_picture, writing
 
 ARCHS = {"sm90": "sm_90a", "sm100": "sm_100a"}
 CLOCKS = {"sm90": emulator.HOPPER_CLOCKS, "sm100": emulator.BLACKWELL_CLOCKS}
@@ -37,7 +37,9 @@ def report(options: Namespace) -> str:
     """The text of `flexfa4 emulate`. Raises TargetError for a name that the gallery does not have, a file without such a mod, or
     a picture that cannot be written, UnsupportedError where the compiler is missing or no kernel takes the mod, what tracing
     raises, and what a launch raises."""
-    call = _from_file(options) if ".py:" in options.name else _from_gallery(options)
+    found = target.find(options.name, options.kind, seq_len=options.seq_len, heads=HEADS, kv_heads=KV_HEADS, batch=1)
+    q_len = options.seq_len if found.example is None else found.example.q_len
+    call = Call(found.name, found.mods, q_len, options.seq_len)
     if options.out is not None:
         refuse_picture(options.out)
     if missing := info.missing_of_compiler():
@@ -47,27 +49,6 @@ def report(options: Namespace) -> str:
         return _run(options, call)
     finally:
         sys.argv = arguments
-
-
-def _from_gallery(options: Namespace) -> Call:
-    entry = next((e for e in mods.GALLERY if e.name == options.name), None)
-    if entry is None:
-        raise TargetError(f"{options.name!r} is no FILE.py:NAME and not in the gallery: "
-                          f"{', '.join(sorted(e.name for e in mods.GALLERY))}")
-    example = entry(seq_len=options.seq_len, heads=HEADS, kv_heads=KV_HEADS, batch=1)
-    made = {name.removesuffix("_mod"): mod for name, mod in example.make().items() if name.endswith("_mod")}
-    return Call(options.name, {kind: mod for kind, mod in made.items() if mod is not None}, example.q_len, example.kv_len)
-
-
-def _from_file(options: Namespace) -> Call:
-    mod, name = target.load(options.name), options.name.partition(".py:")[2].strip()
-    kind = options.kind or target.kind_of(mod, name)
-    try:
-        bind(mod, kind)
-    except TraceError:
-        target.refuse_factory(mod, name, kind)
-        raise
-    return Call(name, {kind: mod}, options.seq_len, options.seq_len)
 
 
 def _run(options: Namespace, call: Call) -> str:

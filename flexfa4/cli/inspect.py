@@ -10,7 +10,7 @@ from typing import Callable, Iterator
 import numpy as np
 import torch
 
-from ..errors import LookupOutOfRange, TraceError, UnsupportedError
+from ..errors import LookupOutOfRange, UnsupportedError
 from ..facts.simplify import simplify
 from ..interpret.poison import evaluate_checked, lookup_error
 from ..ir import DType, Op
@@ -30,21 +30,26 @@ from . import target, words
 
 MAP_COLUMNS = 64  # tiles across the text map; its tiles are twice as high as wide, as characters are
 TILE = 128
+POSITIONS = 2048
 WORKERS = {"sm100": 148, "sm90": 132}  # SMs of a B200 and of an H100
 PAIRED_DIMS = ((128, 128), (192, 128), (256, 256))  # where pairs of CTAs pay
 SIGNS = {Kind.EMPTY: ".", Kind.PARTIAL: "+", Kind.FULL: "#"}
 
 
-def report(where: str, kind: str | None, q_len: int, kv_len: int, picture: Path | None) -> str:
-    """The text of `flexfa4 inspect`. Raises FlexError (among them TargetError) where `where` is no mod or cannot be traced."""
-    mod = target.load(where)
-    name = where.partition(".py:")[2].strip()
-    kind = kind or target.kind_of(mod, name)
-    try:
-        bound = trace(mod, kind)
-    except TraceError:
-        target.refuse_factory(mod, name, kind)
-        raise
+def report(where: str, kind: str | None, q_len: int | None, kv_len: int | None, picture: Path | None) -> str:
+    """The text of `flexfa4 inspect`, one mod after another. Raises FlexError (among them TargetError) where `where` is no mod or
+    cannot be traced. q_len, kv_len: None for as many as the other, or `POSITIONS`."""
+    kv_len = kv_len or q_len or POSITIONS
+    found = target.find(where, kind, seq_len=kv_len, batch=1)
+    if found.example is not None and found.example.short_queries:
+        q_len = found.example.q_len
+    first, lengths = next(iter(found.mods)), (q_len or (kv_len if found.example else POSITIONS), kv_len)
+    return "\n\n".join(_of_one(mod, found.name, kind, *lengths, picture if kind == first else None)
+                       for kind, mod in found.mods.items())
+
+
+def _of_one(mod: Callable, name: str, kind: str, q_len: int, kv_len: int, picture: Path | None) -> str:
+    bound = trace(mod, kind)
     small = replace(bound, graph=simplify(bound.graph))
     parts = [
         _head(bound, name),

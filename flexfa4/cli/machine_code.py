@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
-from .. import mods
 from ..emit import sass
 from ..errors import UnsupportedError
 from ..ir import DType, Graph
@@ -16,23 +15,18 @@ from . import info, target
 GPU = {"sm90": "sm_90a", "sm100": "sm_100a"}
 SHOWN = ("MUFU", "FMA", "ALU")
 HEAD_DIM = 128
+SIZES = dict(seq_len=330, heads=4, kv_heads=2, batch=2)  # of an example of the gallery
 HEAD = ("kernel", "mod", "tile", *(f"{kind} / score" for kind in SHOWN), "other / score", "all / score")
 
 
 def graphs_of(where: str, kind: str | None) -> tuple[tuple[Graph, ...], str]:
     """(graphs, name) of FILE.py:NAME, or of a name of the gallery with all its mods. Raises TargetError."""
-    entry = next((e for e in mods.GALLERY if e.name == where), None)
-    if entry is not None:
-        return gallery_graphs(entry), where
-    if ".py:" not in where:
-        names = ", ".join(sorted(e.name for e in mods.GALLERY))
-        raise target.TargetError(f"{where!r}: expected FILE.py:NAME, or of the gallery {names}")
-    mod, name = target.load(where), where.partition(".py:")[2].strip()
-    return (bind(mod, kind or target.kind_of(mod, name)).graph,), name
+    found = target.find(where, kind, **SIZES)
+    return tuple(bind(mod, kind).graph for kind, mod in found.mods.items()), found.name
 
 
 def gallery_graphs(entry) -> tuple[Graph, ...]:
-    made = entry(seq_len=330, heads=4, kv_heads=2, batch=2).make()
+    made = entry(**SIZES).make()
     found = ((kind, made.get(f"{kind}_mod")) for kind in ("score", "mask", "out"))
     return tuple(bind(mod, kind).graph for kind, mod in found if mod is not None)
 

@@ -1,4 +1,4 @@
-"""`flexfa4 demo | inspect FILE.py:NAME | emulate NAME or FILE.py:NAME | info`."""
+"""`flexfa4 demo | inspect MOD | emulate MOD | info`, MOD a name of the gallery or FILE.py:NAME."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 
 from ..errors import FlexError
 
+MOD = dict(metavar="MOD", help="a name of the gallery, such as causal (others are listed), or FILE.py:NAME, where NAME may be a "
+           "call that makes a mod: FILE.py:sliding_window(256)")
+KIND = dict(choices=("mask", "score", "out"), help="of FILE.py:NAME default: told from its arguments; of the gallery: all it has")
 SECTIONS = ("gallery", "pictures", "language", "sentences")
 
 
@@ -33,17 +36,17 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--out", type=Path, default=Path("demo"), metavar="FOLDER", help="where pictures go (default: demo/)")
 
     inspect = commands.add_parser("inspect", help="what a mod becomes: graph, facts, tiles, schedule")
-    inspect.add_argument("target", metavar="FILE.py:NAME", help="a mod, or a call that makes one: FILE.py:sliding_window(256); "
-                         "with --sass also a name of the gallery")
-    inspect.add_argument("--kind", choices=("mask", "score", "out"), help="default: told from its arguments")
-    inspect.add_argument("--q-len", type=positions, default=2048, metavar="N", help="query positions (default: 2048)")
+    inspect.add_argument("target", **MOD)
+    inspect.add_argument("--kind", **KIND)
+    inspect.add_argument("--q-len", type=positions, metavar="N", help="query positions (default: 2048; for a name of the gallery "
+                         "as many as keys, or those it is about)")
     inspect.add_argument("--kv-len", type=positions, metavar="N", help="key positions (default: as many as queries)")
     inspect.add_argument("--sass", action="store_true", help="instead: instructions a score in the kernels, by class")
     inspect.add_argument("--out", type=Path, metavar="FILE.png", help="also draw the tile map (mask) or the heat map (score)")
 
     emulate = commands.add_parser("emulate", help="the GPU kernel of a mod, run on this CPU: error, tiles, timeline")
-    emulate.add_argument("name", metavar="NAME", help="of the gallery, such as causal (others are listed), or FILE.py:NAME")
-    emulate.add_argument("--kind", choices=("mask", "score", "out"), help="of FILE.py:NAME; default: told from its arguments")
+    emulate.add_argument("name", **MOD)
+    emulate.add_argument("--kind", **KIND)
     emulate.add_argument("--arch", choices=("sm90", "sm100"), default="sm100", help="which kernel (default: sm100)")
     emulate.add_argument("--seq-len", type=positions, default=300, metavar="N", help="key positions (default: 300)")
     emulate.add_argument("--seed", type=int, default=1, help="of the order in which warps run (default: 1)")
@@ -95,7 +98,7 @@ def run_inspect(options: argparse.Namespace) -> int:
         return 0
     from .inspect import report
 
-    print(report(options.target, options.kind, options.q_len, options.kv_len or options.q_len, options.out))
+    print(report(options.target, options.kind, options.q_len, options.kv_len, options.out))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""From "FILE.py:NAME" to a mod and its kind."""
+"""From "FILE.py:NAME", or a name of the gallery, to mods and their kinds."""
 
 from __future__ import annotations
 
@@ -9,15 +9,52 @@ import types
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Callable, Iterator
+from typing import Callable, Iterator, NamedTuple
 
 import torch
 
-from ..errors import FlexError, UnsupportedError
+from .. import mods
+from ..errors import FlexError, TraceError, UnsupportedError
+from ..trace import bind
+
+KINDS = ("score", "mask", "out")
 
 
 class TargetError(FlexError):
     """The command line does not name a mod. The message says what was found there and what to write."""
+
+
+class Target(NamedTuple):
+    """What a command line names: mods by kind, of `KINDS`, and the example of the gallery that they are, None for one of a
+    file."""
+
+    name: str
+    mods: dict[str, Callable]
+    example: mods.Example | None = None
+
+
+def find(where: str, kind: str | None, **sizes: int) -> Target:
+    """FILE.py:NAME, or a name of the gallery at `sizes` (as `mods.Example` takes them); kind: the one that is wanted, None for
+    what it is, or all that an example has. Raises TargetError, or what tracing raises of one that is no factory."""
+    if ".py:" in where:
+        mod, name = load(where), where.partition(".py:")[2].strip()
+        kind = kind or kind_of(mod, name)
+        try:
+            bind(mod, kind)
+        except TraceError:
+            refuse_factory(mod, name, kind)
+            raise
+        return Target(name, {kind: mod})
+    entry = next((e for e in mods.GALLERY if e.name == where), None)
+    if entry is None:
+        raise TargetError(f"{where!r}: expected FILE.py:NAME, such as mods/window.py:sliding_window(256), or of the gallery "
+                          f"{', '.join(sorted(e.name for e in mods.GALLERY))}")
+    example = entry(**sizes)
+    made = example.make()
+    found = {k: made[f"{k}_mod"] for k in KINDS if made.get(f"{k}_mod") is not None and kind in (None, k)}
+    if not found:
+        raise TargetError(f"{where} of the gallery has no {kind}_mod")
+    return Target(where, found, example)
 
 
 def load(target: str) -> Callable:

@@ -103,6 +103,25 @@ def test_mask(inspect, file):
     assert "the last ends at 4.4 (in natural order at 4.4, no schedule is under 3.5)" in text
 
 
+@pytest.mark.parametrize("name, kinds, lengths", [
+    ("causal", ["mask"], "2,048 queries"), ("alibi", ["score", "mask"], "2,048 queries"),
+    ("causal_bottom_right", ["mask"], "512 queries")])
+def test_a_name_of_the_gallery(capsys, name, kinds, lengths):
+    assert main(["inspect", name]) == 0
+    text = capsys.readouterr().out
+    assert [word for word in ("score", "mask", "out") if f" {word}_mod, " in text] == kinds and lengths in text
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["inspect", "--sass"], ["emulate"]])
+def test_no_mod_lists_what_is_one(capsys, command):
+    for name in ("nosuch", "mods/window.py", "window.py:"):
+        assert main([command[0], name, *command[1:]]) == 1
+        error = capsys.readouterr().err
+        assert "FILE.py:" in error and (".py:" in name or "FILE.py:NAME" in error and "softcap" in error), (name, error)
+    assert main([command[0], "causal", "--kind", "score", *command[1:]]) == 1
+    assert "causal of the gallery has no score_mod" in capsys.readouterr().err
+
+
 def test_documents(inspect):
     _, text, _ = inspect("packed", "--q-len", "1000")
     # 3 + 2 + 4 query tiles of documents of 300, 200 and 500; 1 + 2 + 3, 1 + 2 and 1 + 2 + 3 + 4 tiles, a diagonal one each
