@@ -67,7 +67,8 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     found, made = None, {}
     # By identity, since 1 is equal to True: a kind of call is known by flags that are bools.
     may_be_known = (debug is False and (precise is False or precise is True) and (enable_gqa is False or enable_gqa is True)
-                    and (return_lse is False or return_lse is True) and not torch.compiler.is_dynamo_compiling())
+                    and (return_lse is False or return_lse is True) and not torch.compiler.is_dynamo_compiling()
+                    and not torch.jit.is_tracing())
     if not may_be_known:
         check_flags(enable_gqa=enable_gqa, return_lse=return_lse, precise=precise, debug=debug)
     want_lse = return_lse if return_aux is None else _wants_lse(return_lse, return_aux)
@@ -86,6 +87,9 @@ def _first(tensors: tuple, mods: tuple, scale: float | None, options: tuple[bool
         apart = _apart(mods[1], debug)
         if apart is not None:
             return apart(_first, tensors, mods, scale, options, debug, made)
+    elif torch.jit.is_tracing():
+        raise UnsupportedError("torch.jit.trace records torch's own operations, and flex_attention is none: use torch.export or "
+                               "torch.compile")
     enable_gqa, precise = options
     query, key, value = tensors = _autocast(*tensors)
     check_tensors(query, key, value, enable_gqa)

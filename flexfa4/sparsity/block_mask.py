@@ -47,7 +47,7 @@ class BlockMask:
     def __init__(self, mask_mod: MaskMod, shape: tuple[int, int, int, int], device: torch.device, bound: BoundGraph,
                  data: TileData | None = None, own_mod: MaskMod | None = None, trace: Entry | None = None):
         self.mask_mod = mask_mod
-        self.shape = shape
+        self._shape = shape
         self.device = device
         self.bound = bound
         self._data = data
@@ -64,6 +64,11 @@ class BlockMask:
     def __reduce__(self):
         # What was worked out stays behind, since it holds of these tensors in this process alone.
         return _restored, (None if self._data else self.mask_mod, self._own_mod, self._data, self.shape, self.device)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(B, H, Q_LEN, KV_LEN), for good: what was built holds of them. `resize` makes another mask."""
+        return self._shape
 
     @property
     def mask_shape(self) -> tuple[int, int]:

@@ -187,6 +187,19 @@ def test_what_a_first_call_refuses_is_refused_after_one_that_went_well(launches)
         flex_attention(q, k, v, lambda s, b, h, i, j, t=torch.zeros(H, device="meta"): s + t[h])
 
 
+def test_a_trace_of_torch_jit_is_refused(launches):
+    """It would keep the output of that one call."""
+    def traced(kernel_mask):
+        return torch.jit.trace(lambda *qkv: flex_attention(*qkv, mask_mod=kernel_mask), tuple(inputs()), check_trace=False)
+
+    mask = window(7)
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match="torch.jit.trace.*torch.export"):
+            traced(mask)
+        flex_attention(*inputs(), mask_mod=mask)
+    assert len(launches) == 2
+
+
 @pytest.mark.parametrize("flag", ["enable_gqa", "precise", "return_lse", "debug"])
 def test_a_flag_that_is_equal_to_that_of_a_known_kind_and_no_bool_is_refused(launches, flag):
     q, k, v = inputs()

@@ -149,6 +149,12 @@ def test_resize():
         block_mask_from_tiles(torch.ones(2, 2, dtype=torch.bool), 128, 128).resize(256, 256)
 
 
+def test_lengths_stay():
+    mask = create_block_mask(lambda b, h, q, kv: q >= kv, None, None, 100, 100)
+    with pytest.raises(AttributeError, match="shape"):
+        mask.shape = (1, 1, 50, 50)
+
+
 def test_lookup_past_a_capture_names_it():
     table = torch.zeros(100, dtype=torch.bool)
 
