@@ -29,7 +29,8 @@ lint: setup-test
 	$(RUN) -m ruff check flexfa4 mods tests benchmarks .ci
 
 BENCHMARKS := trace_time call_overhead masks tightness schedule cpu_engine first_call gallery_sass lookup_sass sm90_sass sm100_sass \
-              sm100_pairs sm100_turns halves forward documents packing masks_gpu fixed_masks sm90_choices sm90_mods
+              sm100_pairs sm100_turns halves forward documents packing masks_gpu fixed_masks sm90_choices sm90_mods \
+              size_changes
 bench: setup-test
 	set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(RUN) benchmarks/$$name.py; done
 

@@ -1,4 +1,5 @@
 """Makes `flexfa4` and `flexfa4.mods` importable from a plain checkout, and keeps torch on few threads."""
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -22,6 +23,13 @@ def _importable_from_checkout() -> None:
 
 _importable_from_checkout()
 torch.set_num_threads(min(2, torch.get_num_threads()))
+
+
+@pytest.fixture(autouse=True)
+def own_kernels(request, monkeypatch):
+    """Tests on a GPU compare calls bit for bit: each waits for its own kernel. How others stand in has its own tests."""
+    if request.node.get_closest_marker("gpu") is not None:
+        monkeypatch.setattr(importlib.import_module("flexfa4.runtime.apart"), "possible", lambda: False)
 
 
 @pytest.hookimpl(trylast=True)

@@ -36,6 +36,8 @@ log = logging.getLogger("flexfa4")
 _EVERY_S = 0.05
 # A compiler that takes longer is ended.
 _MOST_S = 600.0
+# How far a file's time may lie behind this process's.
+_CLOCKS_S = 1.0
 # Compilers that run for one process.
 _AT_ONCE = 2
 _NEVER = float("inf")
@@ -103,7 +105,7 @@ class Job:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             said = _last_line(path)
-            if self.state == "elsewhere" and said and os.fstat(held).st_mtime >= self._began:
+            if self.state == "elsewhere" and said and os.fstat(held).st_mtime >= self._began - _CLOCKS_S:
                 self._fail(said)
             elif sum(job._runs() for job in _jobs.values()) < _AT_ONCE:
                 os.ftruncate(held, 0)

@@ -1,6 +1,7 @@
 """What a process that `apart` starts does: compiles kernels and puts them into the store. Its errors go to whoever waits."""
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import warnings
@@ -14,6 +15,7 @@ from .kernels import Wanted, combine_of, forward_of
 def main(given: dict) -> None:
     """given: `apart.Job`'s request: (kind, key, signature as text) of each kernel. Ends with an exception where one cannot be
     made, the last line of which is the reason."""
+    gc.disable()
     os.nice(10)                        # the process that waits for nothing goes first
     warnings.simplefilter("ignore")
     for kind, key, text in given["wanted"]:

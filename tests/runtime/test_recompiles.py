@@ -1,5 +1,7 @@
 """What may change from call to call without another kernel, and without waiting for one: counted. The kernel is replaced by one
 that notes its launches; `by_hand` lets those arrive that calls do not wait for."""
+import sys
+
 import pytest
 import torch
 from by_hand import by_hand  # noqa: F401
@@ -75,10 +77,11 @@ def run(shape, masked: bool):
     flex_attention(*tensors(*shape), enable_gqa=True, block_mask=mask)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("arch", ["sm90", "sm100"])
-def test_one_kernel_of_a_mod_is_waited_for(launches, by_hand, monkeypatch, arch, masked):  # noqa: F811
+@pytest.mark.parametrize("arch, dim, masked", [("sm90", DIM, False), ("sm90", DIM, True), ("sm90", 256, True),
+                                               ("sm100", DIM, False), ("sm100", DIM, True)])
+def test_one_kernel_of_a_mod_is_waited_for(launches, by_hand, monkeypatch, arch, dim, masked):  # noqa: F811
     monkeypatch.setattr(engine, "architecture", lambda device: arch)
+    monkeypatch.setattr(sys.modules[__name__], "DIM", dim)
     for shape in shapes():
         run(shape, masked)
     assert [kind for kind, _ in by_hand.waited] == ["forward"] and len(launches) >= 30
