@@ -6,6 +6,7 @@ met. Other terms of the mask cut each row of rectangles as they cut a row of til
 """
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,8 @@ class Labels(Side):
 
     def __init__(self, axis: Axis, begins: np.ndarray, values: np.ndarray):
         self.axis, self.begins, self.values, self.within = axis, begins, values, None
-        self.ends = np.append(begins[1:], axis.length)
+        self.ends = np.empty_like(begins)
+        self.ends[:-1], self.ends[-1] = begins[1:], axis.length
 
     def corners(self, i):
         places = np.array((self.axis.first.take(i), self.axis.last.take(i)))
@@ -35,10 +37,12 @@ class Labels(Side):
     def rises(self) -> bool:
         return False
 
+    @cached_property
     def touched(self) -> tuple[np.ndarray, np.ndarray]:
         """(first, one past the last) of the tiles with a position of each run."""
         return self.axis.ended(self.begins), self.axis.begun(self.ends)
 
+    @cached_property
     def covered(self) -> tuple[np.ndarray, np.ndarray]:
         """As `touched`, the tiles of which a run holds all positions; end < first where there are none."""
         return self.axis.begun(self.begins), self.axis.ended(self.ends)
@@ -102,7 +106,7 @@ def met(rows: Labels, columns: Labels, may: Bounds, must: Bounds) -> tuple[Segme
     pairs, bits = _pairs(rows, columns), bits_of(columns.axis.count)
     if pairs is None:
         return None
-    row, begin, end = _cut(*_rows_of(*pairs, rows.touched(), columns.touched()), may)
+    row, begin, end = _cut(*_rows_of(*pairs, rows.touched, columns.touched), may)
     row <<= bits
     begin, end = begin | row, end | row
     begin.sort()
@@ -111,7 +115,7 @@ def met(rows: Labels, columns: Labels, may: Bounds, must: Bounds) -> tuple[Segme
     apart = begin[1:] > end[:-1]
     some = Segments(np.concatenate([begin[:1], begin[1:][apart]]), np.concatenate([end[:-1][apart], end[-1:]]))
     both_hold = later(may[0], must[0]), earlier(may[1], must[1])
-    row, begin, end = _cut(*_rows_of(*pairs, rows.covered(), columns.covered()), both_hold)
+    row, begin, end = _cut(*_rows_of(*pairs, rows.covered, columns.covered), both_hold)
     row <<= bits
     return some, Segments(begin | row, end | row)
 
@@ -127,7 +131,7 @@ def _pairs(rows: Labels, columns: Labels) -> tuple[np.ndarray, np.ndarray] | Non
     ordered = columns.values.take(order)
     low, high = ordered.searchsorted(rows.values, "left"), ordered.searchsorted(rows.values, "right")
     count = high - low
-    first, end = rows.touched()
+    first, end = rows.touched
     if int((count * (end - first)).sum()) > min(_MOST_MET, rows.axis.count * columns.axis.count):
         return None
     return np.arange(count.size).repeat(count), order.take(counted(low, count))
@@ -197,7 +201,7 @@ def runs_of(full: Segments, partial: Segments, rows: int, columns: int) -> tuple
     begin.sort()
     end.sort()
     runs = np.empty((begin.size, 3), run_type(columns))
-    np.add(begin & 1, int(Kind.PARTIAL), out=runs[:, 2], casting="unsafe")
+    runs[:, 2] = (begin & 1) + int(Kind.PARTIAL)
     begin >>= 1
     np.bitwise_and(begin, low, out=runs[:, 0], casting="unsafe")
     np.bitwise_and(end, low, out=runs[:, 1], casting="unsafe")
