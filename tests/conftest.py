@@ -1,6 +1,7 @@
 """Makes `flexfa4` and `flexfa4.mods` importable from a plain checkout, and keeps torch on few threads."""
 import importlib
 import importlib.util
+import shutil
 import sys
 from pathlib import Path
 
@@ -34,8 +35,8 @@ def own_kernels(request, monkeypatch):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """What this machine cannot run is skipped by name: GPU tests without a GPU, kernels without the compiler. Long tests come
-    first, so that no worker is left with one when the others are done."""
+    """What this machine cannot run is skipped by name: GPU tests without a GPU, kernels without their compiler, the emulator's
+    tests without one for C++. Long tests come first, so that no worker is left with one when the others are done."""
     marks = {item: {mark.name for mark in item.iter_markers()} for item in items}
     items.sort(key=lambda item: (not marks[item] & {"slow"}, not marks[item] & {"compile", "emulate"}))
     lacking = {}
@@ -43,6 +44,10 @@ def pytest_collection_modifyitems(items):
         lacking["gpu"] = pytest.mark.skip(reason="no CUDA device")
     if importlib.util.find_spec("cutlass") is None:
         lacking["compile"] = pytest.mark.skip(reason="nvidia-cutlass-dsl is not installed")
+    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        for item in items:
+            if item.path.parent == ROOT / "tests" / "emulator":
+                item.add_marker(pytest.mark.skip(reason="needs a C++ compiler"))
     for item in items:
         for marker in lacking.keys() & marks[item]:
             item.add_marker(lacking[marker])

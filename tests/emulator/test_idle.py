@@ -1,14 +1,11 @@
 """Strict rules of fences and setmaxnreg, statements that tell nobody anything, and warps that sleep instead of polling."""
 
-import shutil
-
 import numpy as np
 import pytest
 from test_order import INIT, LOAD, STORE, WAIT, check, findings, kernel
 
 from flexfa4 import emulator
 
-pytestmark = pytest.mark.skipif(not any(shutil.which(c) for c in ("c++", "g++", "clang++")), reason="needs a C++ compiler")
 PAIR = dict(grid=2, cluster=2)
 HANDED_OVER = """st.shared.b32 [%r5], %r0; fence.proxy.async.shared::cta; bar.sync 0;
 ld.shared.b32 %r8, [%r7]; FENCE bar.sync 0;

@@ -11,7 +11,6 @@ from flexfa4.emulator import EmulatorError
 from micro import ALL
 from micro.program import emulate
 
-pytestmark = pytest.mark.skipif(not any(shutil.which(c) for c in ("c++", "g++", "clang++")), reason="needs a C++ compiler")
 ASYNCHRONOUS = ("cp.async", "wgmma", "tcgen05", "st.async", "clusterlaunchcontrol")
 
 

@@ -1,14 +1,11 @@
 """Barriers, tensor memory and registers used as the hardware would not take it: the launch stops and says what was wrong."""
 
-import shutil
-
 import numpy as np
 import pytest
 from test_order import INIT, kernel
 
 from flexfa4 import emulator
 
-pytestmark = pytest.mark.skipif(not any(shutil.which(c) for c in ("c++", "g++", "clang++")), reason="needs a C++ compiler")
 ARRIVE = INIT.replace("COUNT", "1") + "@%p2 mbarrier.arrive.shared.b64 %rd3, [%r3];"
 
 

@@ -1,13 +1,10 @@
 """Rules of ordering, each on a tiny kernel: silent as written, reported with the right words once a statement is taken away."""
 
-import shutil
-
 import numpy as np
 import pytest
 
 from flexfa4 import emulator
 
-pytestmark = pytest.mark.skipif(not any(shutil.which(c) for c in ("c++", "g++", "clang++")), reason="needs a C++ compiler")
 
 REGS = """.reg .pred %p<8>; .reg .b16 %h<8>; .reg .b32 %r<48>; .reg .f32 %f<8>; .reg .b64 %rd<16>;
 .shared .align 1024 .b8 buf[8192]; .shared .align 8 .b8 bar[64];

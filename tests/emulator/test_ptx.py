@@ -1,13 +1,10 @@
 """Bare PTX: arithmetic, divergence, asynchronous copies, and what is reported when a kernel is wrong. Needs no DSL."""
 
-import shutil
-
 import numpy as np
 import pytest
 
 from flexfa4 import emulator
 
-pytestmark = pytest.mark.skipif(not any(shutil.which(c) for c in ("c++", "g++", "clang++")), reason="needs a C++ compiler")
 
 HEAD = ".version 9.4\n.target sm_100a\n.address_size 64\n"
 

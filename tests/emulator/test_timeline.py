@@ -1,7 +1,6 @@
 """Modelled time: micro-programs whose clocks are known, sections, and that a turn keeps two warps of a quarter apart."""
 
 import importlib.util
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,6 @@ from micro import ALL
 from micro.asynchronous import WAIT
 from micro.program import Program, emulate
 
-pytestmark = pytest.mark.skipif(not any(shutil.which(c) for c in ("c++", "g++", "clang++")), reason="needs a C++ compiler")
 
 # A slot an instruction, ex2 8 clocks, fma 1; barriers and waits cost nothing beside their slot.
 CLOCKS = Clocks("test", ((r"mov|ld\.param|cvta|bra|ret|setp|shr|exit", Cost(issue=0)), (r"ex2", Cost(busy=8, unit="special")),

@@ -1,7 +1,8 @@
 """A forward kernel in the emulator against dense float64 attention; run by the tests beside it, in processes of its own.
 
 Arguments: the architecture (sm90, sm100; sm100-pairs for pairs of CTAs, sm100-turns for softmax warps that take turns, whatever
-the plan would choose; sm100-pairs-turns; sm90-wide for three warpgroups), then names of cases, or i/n for a share of them.
+the plan would choose; sm100-pairs-turns; sm90-wide for three warpgroups), then names of cases, or i/n for a share of them and
+names that it leaves out.
 Prints one JSON list, a row for each run: what it was, the largest errors, and the findings of the emulator."""
 import json
 import sys
@@ -566,11 +567,12 @@ def by_graph_alone(case: Case) -> bool:
 
 
 def chosen(words: list[str]) -> list[Case]:
-    """Cases by name, or share "i/n" of all, or all. Pairs and turns emit graphs with the code of the single CTA, which runs each
-    of them: a share of theirs has the pipelines and some edits."""
+    """Cases by name, or share "i/n" of all but those named after it, or all. Pairs and turns emit graphs with the code of the
+    single CTA, which runs each of them: a share of theirs has the pipelines and some edits."""
     if words and "/" in words[0]:
         share, shares = map(int, words[0].split("/"))
         cases = [case for case in CASES if not (CHOICES and by_graph_alone(case)) or case.name in WITH_CHOICES]
+        cases = [case for case in cases if case.name not in words[1:]]
         return cases[share::shares]
     return [case for case in CASES if not words or case.name in words]
 

@@ -4,6 +4,7 @@ process a part. KERNEL is sm90 or sm100.
     kernel_grid.py KERNEL PART ...
 
     cases [NAME ...]   the situations of tests/cases, by file name; float32 and float64 ones in bfloat16
+    others NAME ...    all but these
     lengths i/n        a share of head dims, types and masks, each at many pairs of lengths around tile edges
     graphs COUNT SEED  random integer graphs as masks
     scores COUNT SEED  random graphs of floats and integers as score edits, every other one under a causal mask
@@ -45,10 +46,10 @@ PAIRS = 12
 GROUPS = (2, 3, 4, 5, 8, 12, 16)
 
 
-def situations(names: list[str]) -> list[dict]:
+def situations(names: list[str], others: bool = False) -> list[dict]:
     rows = []
     for path in sorted((HERE.parent / "cases").glob("case*.py")):
-        if names and path.stem not in names:
+        if names and (path.stem in names) is others:
             continue
         spec = importlib.util.spec_from_file_location(path.stem, path)
         module = importlib.util.module_from_spec(spec)
@@ -244,7 +245,7 @@ def table(bound) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    made = {"cases": lambda: situations(WANTED), "lengths": lambda: lengths(WANTED[0]),
-            "captures": lambda: captures(WANTED[0]), "packed": lambda: packed(WANTED[0]),
+    made = {"cases": lambda: situations(WANTED), "others": lambda: situations(WANTED, others=True),
+            "lengths": lambda: lengths(WANTED[0]), "captures": lambda: captures(WANTED[0]), "packed": lambda: packed(WANTED[0]),
             "graphs": lambda: graphs(*map(int, WANTED)), "scores": lambda: scores(*map(int, WANTED))}[PART]()  # fmt: skip
     print("\n" + json.dumps(made))

@@ -1,14 +1,9 @@
 """Both kernels with lists that are rebuilt in place between launches: `fixed_emulated.py` lists the cases."""
-import importlib.util
 
 import pytest
 from own_process import printed
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.emulate,
-    pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl"),
-]
+pytestmark = [pytest.mark.compile, pytest.mark.emulate]
 # Of LSE: ex2.approx and lg2.approx, and Blackwell's polynomial of degree 3 for 2**x.
 LSE_TOLERANCE = {"sm90": 5e-6, "sm100": 7.6e-5 + 3e-6}
 

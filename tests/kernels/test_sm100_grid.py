@@ -1,16 +1,11 @@
 """The Blackwell forward in the emulator on the situations of tests/cases, on many lengths and head dims, and on random graphs.
 `kernel_grid.py` makes the calls; `benchmarks/kernel_grid.py` runs all of them and keeps the table."""
-import importlib.util
 
 import pytest
 from own_process import printed
 from test_sm100_forward import LSE_TOLERANCE, OUT_TOLERANCE
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.emulate,
-    pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl"),
-]
+pytestmark = [pytest.mark.compile, pytest.mark.emulate]
 QUICK = ("case04_three_heads_per_kv_short", "case17_negative_floordiv_and_mod", "case19_bit_packed_table",
          "case31_draft_blocks_from_anchors", "case35_head_dim_31_and_v_17", "case43_state_changes_between_calls")  # fmt: skip
 
@@ -61,9 +56,9 @@ def test_heads_that_share_tiles_agree_with_float64():
 
 
 @pytest.mark.slow
-def test_every_situation_agrees_with_float64():
-    rows = rows_of("cases")
-    assert len({row["case"] for row in rows}) > 40
+def test_every_other_situation_agrees_with_float64():
+    rows = rows_of("others", *QUICK)
+    assert len({row["case"] for row in rows}) > 34
     check(rows)
 
 

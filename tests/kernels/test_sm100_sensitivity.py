@@ -1,15 +1,10 @@
 """Every barrier of the Blackwell forward is needed: without any one wait, arrival, commit or proxy fence the emulator stops,
 reports, or gets other numbers."""
-import importlib.util
 
 import pytest
 from own_process import printed
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.emulate,
-    pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl"),
-]
+pytestmark = [pytest.mark.compile, pytest.mark.emulate]
 
 
 # Scheduler, head dims, CTAs that work together; whether spans tell the two query tiles apart, a bias of the distance, turns. A

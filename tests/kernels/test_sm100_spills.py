@@ -1,13 +1,9 @@
 """Registers of the Blackwell forward suffice, also for long edits and the widest head dims."""
-import importlib.util
 
 import pytest
 from own_process import printed
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl"),
-]
+pytestmark = pytest.mark.compile
 # Head dim, dtype and graphs of what spilled 16 to 920 bytes with the registers of other plans or with a look-up for each score,
 # and the bytes that are left: a word that every role keeps there from the start and reads once in a while.
 KERNELS = [("64", "f16", "relative_bias_2d", 0), ("64", "bf16", "causal alibi gated", 8), ("192", "bf16", "causal", 0),

@@ -1,17 +1,12 @@
 """The softmax warpgroups of the Blackwell forward out of step: turns neither deadlock nor race, whatever is skipped, split or
 empty (`forward_emulated.py`), and in modelled time the exponentials are apart with them, or by the order of the products alone
 (`sm100_timeline.py`). That each statement of them is needed is in test_sm100_sensitivity.py."""
-import importlib.util
 
 import pytest
 from own_process import printed
 from test_sm100_forward import SHARES, check, rows_of
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.emulate,
-    pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl"),
-]
+pytestmark = [pytest.mark.compile, pytest.mark.emulate]
 # Query tiles that skip apart, work items without tiles, queries in the output's place, both dynamic schedulers, parts of rows.
 QUICK = ("causal in order", "rows without keys", "D=192, rows without keys", "clc, rows without keys", "counter, in order",
          "split, parts without keys")  # fmt: skip
@@ -42,8 +37,8 @@ def test_the_order_of_products_keeps_them_apart_where_products_are_long(dims):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(SHARES))
-def test_every_case_agrees_with_float64(share):
-    rows = rows_of(f"{share}/{SHARES}", kernel="sm100-turns")
+def test_every_other_case_agrees_with_float64(share):
+    rows = rows_of(f"{share}/{SHARES}", *QUICK, kernel="sm100-turns")
     assert len(rows) >= 20
     check(rows)
 

@@ -1,16 +1,10 @@
 """The Hopper forward in the emulator against dense float64 attention: lengths around tile edges, head dims, the gallery's mods,
 several interleavings and completion policies. `forward_emulated.py` lists the cases."""
-import importlib.util
 
 import pytest
 from own_process import printed
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.emulate,
-    pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl"),
-]
+pytestmark = [pytest.mark.compile, pytest.mark.emulate, pytest.mark.slow]
 SHARES = 4
 # On three warpgroups, which the plan chooses for rows of thousands of keys; rows of other warpgroups see their tiles or none.
 WIDE = ("plain, few CTAs", "causal in order", "rows without keys", "a row more than a tile", "D=96", "scores that fall",

@@ -1,15 +1,10 @@
 """The Hopper forward in the emulator on the grid of the Blackwell one: situations of tests/cases, lengths and head dims, random
 graphs, captures of every type, heads that share tiles. `kernel_grid.py` makes the calls."""
-import importlib.util
 
 import pytest
 from test_sm100_grid import QUICK, check, rows_of
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.emulate,
-    pytest.mark.skipif(importlib.util.find_spec("cutlass") is None, reason="needs nvidia-cutlass-dsl"),
-]
+pytestmark = [pytest.mark.compile, pytest.mark.emulate]
 
 
 @pytest.mark.parametrize("part, calls", [(("cases", *QUICK[:2]), 2), (("scores", "2", "1"), 2)], ids=lambda p: str(p)[:20])
