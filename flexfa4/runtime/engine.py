@@ -23,8 +23,8 @@ ARCHITECTURES = {(9, 0): "sm90", (10, 0): "sm100"}
 _NARROW = Assumptions()
 # An integer that no narrow plan takes.
 _WIDE_LITERAL = 1 << 62
-# What the 32-bit numbers of the kernels hold, with room for the tiles at the ends.
-_MOST_ROWS, _MOST_ITEMS = 1 << 30, 1 << 31
+# What the 32-bit numbers of the kernels hold, with room for the tiles at the ends: of rows, and of places along a dimension.
+_MOST_ROWS, MOST_ITEMS = 1 << 30, 1 << 31
 # Beyond, scale * log2(e) or a score times it leaves float32, where a hidden score of -inf becomes NaN.
 _SCALES = 2.0**-100, 2.0**100
 _DTYPES = {torch.float16: DType.F16, torch.bfloat16: DType.BF16}
@@ -103,10 +103,10 @@ def _too_large(query: Tensor, key: Tensor, present: Sequence[BoundGraph]) -> str
         if max(t.shape[:3]) > _MOST_ROWS:
             return f"{name} has shape {tuple(t.shape)}"
     batch, heads, q_len, _ = query.shape
-    if batch * heads * (q_len // 64 + 1) >= _MOST_ITEMS:
+    if batch * heads * (q_len // 64 + 1) >= MOST_ITEMS:
         return f"query has shape {tuple(query.shape)}"
     shapes = (t.shape for b in present for t in b.tensors)
-    return next((f"a captured tensor has shape {tuple(s)}" for s in shapes if max(s, default=0) >= _MOST_ITEMS), "")
+    return next((f"a captured tensor has shape {tuple(s)}" for s in shapes if max(s, default=0) >= MOST_ITEMS), "")
 
 
 @lru_cache(maxsize=512)

@@ -24,6 +24,7 @@ from flexfa4.tensors import TensorKey, all_now
 from flexfa4.trace import Entry, Parts, parts_of
 
 from . import apart, internals, kernels, native
+from .engine import MOST_ITEMS
 from .lookups import decided_by_positions
 from .relaunch import launcher, recorder, standing_in
 from .torch_op import Attention, lists_of_call, settling
@@ -317,7 +318,9 @@ def _lie_as(captures: tuple, query: Tensor, dense: tuple[bool, ...]) -> bool:
     for t, last_is_dense in zip(captures, dense):
         if t.is_neg() or t.requires_grad and torch.is_grad_enabled():
             return False
-        if t.get_device() != query.get_device() or type(t) not in _USUAL or t.numel() == 0 or max(t.shape, default=0) >> 31:
+        if t.get_device() != query.get_device() or type(t) not in _USUAL or t.numel() == 0:
+            return False
+        if max(t.shape, default=0) >= MOST_ITEMS:
             return False
         if (t.dim() == 0 or t.stride(-1) == 1) is not last_is_dense:
             return False
