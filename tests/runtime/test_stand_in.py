@@ -52,13 +52,16 @@ def as_repeated(call) -> bool:
     return found[0] is not None
 
 
+@pytest.mark.parametrize("sizes", [(LONG, FEW), (FEW, LONG)])
 @pytest.mark.parametrize("made", [plain, masked])
-def test_spans_and_work_are_those_of_the_kernel_that_runs(launches, by_hand, made):
-    first, few = made(LONG), made(FEW)
-    first(), few(), by_hand.arrive(), few()
-    tall, _, short = ran(launches)
-    assert short.plan.split and short.plan.pack == 4 and tall.plan.q_tile > short.plan.q_tile
-    for signature, size, (_, _, given) in zip(ran(launches), (LONG, FEW, FEW), [x for x in launches if x[0] == "forward"]):
+def test_spans_and_work_are_those_of_the_kernel_that_runs(launches, by_hand, made, sizes):
+    first, other = map(made, sizes)
+    first(), other(), by_hand.arrive(), other()
+    one, stood_in, own = ran(launches)
+    assert one == stood_in and one.plan.q_tile != own.plan.q_tile
+    short = one if sizes[0] == FEW else own
+    assert short.plan.split and short.plan.pack == 4
+    for signature, size, (_, _, given) in zip(ran(launches), (*sizes, sizes[1]), [x for x in launches if x[0] == "forward"]):
         spans, work, parts, _ = given[2]
         rows = -(-size[3] // signature.plan.q_tile)
         heads = 2 if signature.plan.pack > 1 else 8
@@ -70,7 +73,7 @@ def test_spans_and_work_are_those_of_the_kernel_that_runs(launches, by_hand, mad
             assert len(covered) == rows * heads and work[:, 4].max() * signature.plan.tiles.kv_tile >= size[4]
         if parts is not None:
             assert parts[0].shape[1] == signature.plan.tiles.rows and len(parts[0]) == max(work[:, 5].max() + 1, 1)
-    assert [kind for kind, *_ in launches].count("combine") == 1
+    assert "combine" in [kind for kind, *_ in launches]
 
 
 def test_a_kernel_that_splits_stands_in_for_whole_rows(launches, by_hand):
