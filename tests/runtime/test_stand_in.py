@@ -89,6 +89,23 @@ def test_a_kernel_that_splits_stands_in_for_whole_rows(launches, by_hand):
     assert [kind for kind, _ in by_hand.waited] == ["combine", "forward", "forward"]
 
 
+def test_a_fixed_mask_takes_another_kernel_of_its_tiles_alone(launches, by_hand):
+    """Buffers of other tiles would be written anew in all later replays."""
+    split = 1, 1, 1, 300, 8000
+    mask = create_block_mask(lambda b, h, q, kv: kv > 3, None, None, *split[3:])
+    for given in (mask, mask.reserve()):
+        flex_attention(*tensors(*split), block_mask=given)
+    one, stood_in = ran(launches)
+    assert one == stood_in and one.plan.split and len(by_hand.begun) == 1
+    (_, _, given), = [x for x in launches if x[0] == "forward"][-1:]
+    assert set(given[2][1][:, 5].tolist()) == {-1}
+    waited = len(by_hand.waited)
+    few = 1, 1, 1, 16, 8000
+    fixed = create_block_mask(lambda b, h, q, kv: kv > 3, None, None, *few[3:]).reserve()
+    flex_attention(*tensors(*few), block_mask=fixed)
+    assert ran(launches)[-1].plan.tiles != one.plan.tiles and len(by_hand.waited) == waited + 1
+
+
 def test_repeated_calls_take_the_kernel_when_it_is_there(launches, by_hand, monkeypatch):
     plain(LONG)()
     few = plain(FEW)
