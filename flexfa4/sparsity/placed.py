@@ -23,9 +23,10 @@ from .tile_pairs import pair_runs
 INSIDE = 3
 
 
-def placed_runs(refiner: Refiner, blocks: Blocks, tiling: Tiling, most: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """(row_ptr, runs int [n, 3]), as in WorkSpans of `most` rows a mask; None where the mask has other terms than `band_runs` and
-    `pair_runs` take, or another way is as good."""
+def placed_runs(refiner: Refiner, blocks: Blocks, tiling: Tiling, most: int,
+                pairs: bool) -> tuple[np.ndarray, np.ndarray] | None:
+    """(row_ptr, runs int [n, 3]), as in WorkSpans of `most` rows a mask; None where the mask has other terms than `band_runs`
+    takes, and, if `pairs`, `pair_runs`, or another way is as good."""
     masks = [_Tiles(blocks, row, tiling) for row in range(tiling.Bm * tiling.Hm)]
     if not all(mask.columns.size for mask in masks) or terms_of(refiner.bound.graph) is None:
         return None
@@ -36,6 +37,8 @@ def placed_runs(refiner: Refiner, blocks: Blocks, tiling: Tiling, most: int) -> 
         return None
     how = refiner.analysis, axes, tiling.Hm, False, lambda cells: refiner.settler.kinds(cells, False), refiner.work
     found, rows, parts = band_runs(*how), [], []
+    if found is None and not pairs:
+        return None
     if found is None:
         found = pair_runs(*how, [_Finish(mask, *whole) for mask, whole in zip(masks, one)])
         return None if found is None else _of_masks(masks, found, most)

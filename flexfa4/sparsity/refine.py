@@ -20,7 +20,7 @@ from .exact import Settler
 from .sides import grid_axes
 from .spans import Kind, Spans, Tiling, spans_from_segments, spans_from_states, spans_of_masks
 from .squares import BATCH, FAN, walk
-from .tile_pairs import pair_runs
+from .tile_pairs import labels_in_any_order, pair_runs
 
 # A mask of at most so many tiles is looked at in one piece: a look has a cost of its own, about that of 50,000 tiles.
 _AT_ONCE = 1 << 17
@@ -115,6 +115,11 @@ class Refiner:
             found = diagonals.diagonal_spans(self._kinds, self.tiling, transposed)
             if found is not None:
                 return found
+        # Other masks have large squares of one kind as a rule; only where they have not, every pair of tiles is looked at.
+        if not labels_in_any_order(self.analysis):
+            spans = self._all_at_once(transposed) if self.work.tiles <= _AT_ONCE else self._refine(transposed, attempt=True)
+            if spans is not None:
+                return spans
         found = pair_runs(*how)
         if found is not None:
             return spans_of_masks(found, self.tiling, transposed, device)
@@ -136,8 +141,8 @@ class Refiner:
             states.reshape(-1)[undecided] = self._settled(tile_cells(t, row, i, j, 1), undecided, poison, shape)
         return spans_from_states(states.reshape(t.Bm, t.Hm, t.q_tiles, t.kv_tiles), t, transposed)
 
-    def _refine(self, transposed: bool) -> Spans:
-        """Every tile, from the coarsest squares down."""
+    def _refine(self, transposed: bool, attempt: bool = False) -> Spans | None:
+        """Every tile, from the coarsest squares down. attempt: None where that is much work."""
         tiling = self.tiling
         size, side = 1, max(tiling.q_tiles, tiling.kv_tiles)
         coarsest = _COARSEST_SMALL if side <= _SMALL else _COARSEST_LARGE
@@ -145,8 +150,8 @@ class Refiner:
             size *= FAN
         shape = (tiling.Bm * tiling.Hm, -(-tiling.q_tiles // size), -(-tiling.kv_tiles // size))
         found = _Segments(tiling, transposed)
-        walk(found, size, tuple(x.reshape(-1) for x in np.indices(shape)), self.judge, self.settler, self.work)
-        return found.spans()
+        done = walk(found, size, tuple(x.reshape(-1) for x in np.indices(shape)), self, attempt)
+        return found.spans() if done else None
 
     def classify(self, row: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
         """The kinds of given tiles, uint8 [n]."""

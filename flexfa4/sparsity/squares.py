@@ -15,6 +15,8 @@ _CHILD_I, _CHILD_J = (x.reshape(1, -1) for x in np.indices((FAN, FAN)))
 BATCH = 1 << 17
 # Squares that one build looks at, some ten seconds' work: beyond, squares that are undecided are not cut, and PARTIAL.
 MOST_SQUARES = 1 << 23
+# Squares of a first attempt, where another way is left: a tenth of a second at most.
+FEW_SQUARES = 1 << 18
 
 # Of n squares of one size: the grid each lies in, and its place there along the queries and along the keys, int64 [n].
 Places = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -33,13 +35,19 @@ class Grids(Protocol):
         """Takes the kind of squares, FULL or PARTIAL."""
 
 
-def walk(grids: Grids, size: int, places: Places, judge: Callable, settler, work) -> None:
-    """Finds the kinds of all tiles in squares of size x size tiles. judge, settler, work: those of a Refiner."""
-    level, left = [places], MOST_SQUARES - places[0].size
+def walk(grids: Grids, size: int, places: Places, refiner, attempt: bool = False) -> bool:
+    """Finds the kinds of all tiles in squares of size x size tiles. attempt: gives up, and says so by False, where there are more
+    than `FEW_SQUARES` to look at."""
+    judge, settler, work = refiner.judge, refiner.settler, refiner.work
+    if attempt and places[0].size > FEW_SQUARES:
+        return False
+    level, left = [places], (min(FEW_SQUARES, MOST_SQUARES) if attempt else MOST_SQUARES) - places[0].size
     while level:
         undecided = [found for part in level for found in _looked(grids, size, part, judge, settler)]
         open_ = sum(part[0].size for part, _ in undecided)
-        if open_ * FAN * FAN > left:
+        if open_ and open_ * FAN * FAN > left:
+            if attempt:
+                return False
             # Squares that may read out of range are looked into whatever the budget, so that a bad look-up is never missed.
             for part, bad in undecided:
                 work.over_budget += int(np.count_nonzero(~bad)) * size * size
@@ -48,6 +56,7 @@ def walk(grids: Grids, size: int, places: Places, judge: Callable, settler, work
         size //= FAN
         level = [_cut(grids, part, size) for part, _ in undecided]
         left -= sum(part[0].size for part in level)
+    return True
 
 
 def _looked(grids: Grids, size: int, places: Places, judge: Callable, settler) -> Iterator[tuple[Places, np.ndarray]]:

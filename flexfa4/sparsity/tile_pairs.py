@@ -81,6 +81,14 @@ def _expanded(pointer: np.ndarray, runs: np.ndarray, together: int, columns: int
     return pointer, found
 
 
+def labels_in_any_order(analysis: Analysis) -> bool:
+    """Whether a term is an equality of labels that come back, or change too often for runs: `pair_runs` is the way, then."""
+    terms = terms_of(analysis.bound.graph)
+    pairs = () if terms is None else [t.pair for t in terms.terms if not isinstance(t, OneSided) and t.pair is not None]
+    tables = [analysis.tables.labels(pair) for pair in pairs]
+    return any(table is None or not table.rising for table in tables)
+
+
 class _Grid:
     """Tiles of rows and of columns. parts: (first row, one past the last, first column, one past the last) of what is looked at
     together; pairs: how many tiles that is."""

@@ -19,6 +19,7 @@ from .placed import INSIDE, placed_runs
 from .refine import Refiner
 from .spans import Kind, Tiling, counted, runs_of_segments
 from .squares import FAN, walk
+from .tile_pairs import labels_in_any_order
 
 # Squares of the coarsest grid along a side, at most.
 _COARSEST = 32
@@ -136,8 +137,12 @@ class _Builder:
         masks = t.Bm * t.Hm
         self.first, most = _first_rows(blocks, q_tiles, masks)
         self.size = q_tiles, kv_tiles
-        found = placed_runs(self.refiner, blocks, t, most)
-        row_ptr, runs = self._refined(masks * most) if found is None else found
+        # As in `Refiner.spans`.
+        at_once = labels_in_any_order(self.refiner.analysis)
+        found = placed_runs(self.refiner, blocks, t, most, at_once)
+        if found is None and not at_once:
+            found = self._refined(masks * most, attempt=True) or placed_runs(self.refiner, blocks, t, most, True)
+        row_ptr, runs = found or self._refined(masks * most)
         tiles = self._tiles(masks * most)
         by_document = len(blocks) > masks or bool((blocks.q0 > 0).any())
         arrays = (torch.from_numpy(x) for x in (row_ptr, runs.astype(np.int32, copy=False), tiles))
@@ -153,14 +158,16 @@ class _Builder:
             [q0, np.minimum(q0 + self.tiling.q_tile, blocks.q1[block]), blocks.k0[block], blocks.k1[block]], axis=1)
         return tiles
 
-    def _refined(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """(row_ptr, runs), as in WorkSpans."""
-        self._refine()
+    def _refined(self, rows: int, attempt: bool = False) -> tuple[np.ndarray, np.ndarray] | None:
+        """(row_ptr, runs), as in WorkSpans; attempt: None where that is much work."""
+        self.parts = []
+        if not self._refine(attempt):
+            return None
         columns = zip(*self.parts) if self.parts else [()] * 4
         row, begin, end, kind = (np.concatenate([np.zeros(0, np.int64), *x]) for x in columns)
         return runs_of_segments(row, begin, end, kind, rows, int(self.size[1].max(initial=0)))
 
-    def _refine(self) -> None:
+    def _refine(self, attempt: bool) -> bool:
         q_tiles, kv_tiles = self.size
         size = 1
         while max(q_tiles.max(), kv_tiles.max()) > _COARSEST * size:
@@ -168,7 +175,7 @@ class _Builder:
         rows, columns = -(-q_tiles // size), -(-kv_tiles // size)
         block = np.repeat(np.arange(len(self.blocks)), rows * columns)
         i, j = np.divmod(counted(0, rows * columns), columns[block])
-        walk(self, size, (block, i, j), self.refiner.judge, self.refiner.settler, self.refiner.work)
+        return walk(self, size, (block, i, j), self.refiner, attempt)
 
     def there(self, block, i, j, size: int) -> np.ndarray:
         """As `squares.Grids` has it, like the following."""

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexfa4 import create_block_mask, mods
-from flexfa4.sparsity import bands, halves, rectangles, shared_labels, squares, tile_pairs
+from flexfa4.sparsity import bands, halves, rectangles, refine, shared_labels, squares, tile_pairs
 from flexfa4.sparsity.spans import Kind
 from tests.sparsity.dense import check_spans, dense, kinds
 from tests.sparsity.test_rectangles import OTHERS, TILES, labels
 from tests.sparsity.test_work_spans import check, document
 
-# What is set to force a way, beside that rectangles are too many; those that leave tiles PARTIAL that are not.
+# What is set to force a way, beside that rectangles and squares are too many; those that leave tiles PARTIAL that are not.
 WAYS = {
     "as it is": {},
     "few pairs at once": {tile_pairs: {"_AT_ONCE": 30}},
@@ -29,7 +29,8 @@ INEXACT = {"several columns", "no tile looked into"}
 @contextmanager
 def by(way: str):
     with ExitStack() as stack:
-        for module, values in {rectangles: {"_MOST_MET": -1}, bands: {"_MOST_OPEN": 4}, **WAYS[way]}.items():
+        early = {rectangles: {"_MOST_MET": -1}, bands: {"_MOST_OPEN": 4}, squares: {"FEW_SQUARES": 0}, refine: {"_AT_ONCE": -1}}
+        for module, values in {**early, **WAYS[way]}.items():
             stack.enter_context(mock.patch.multiple(module, **values))
         yield
 
@@ -131,6 +132,14 @@ def test_masks_of_many_heads_share_one_budget():
         spans = mask.spans(64, 64)
     # 16 heads of 128 rows, of 128 columns each: 16 columns together are 8 a row.
     assert mask.work.paired == 1 << 14 and len(spans.compact) <= 1 << 13
+
+
+def test_large_squares_of_one_kind_come_before_pairs_of_tiles():
+    """Sides that do not rise, where most of the square is one kind: squares tell as much with a fraction of the looks."""
+    n, mask_mod = 32768, lambda b, h, q, kv: (q // 64 % 256 < kv // 64 % 256) & (q < kv)
+    mask = create_block_mask(mask_mod, 1, 1, n, n)
+    mask.spans(32, 32)
+    assert mask.work.paired == 0 and mask.work.analysed < n // 32 * n // 32 // 8
 
 
 def test_other_masks_are_cut_within_the_budget(monkeypatch):
