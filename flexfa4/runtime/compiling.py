@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import warnings
 
@@ -16,7 +15,6 @@ def main(given: dict) -> None:
     """given: `apart.Job`'s request: (kind, key, signature as text) of each kernel. Ends with an exception where one cannot be
     made, the last line of which is the reason."""
     gc.disable()
-    os.nice(10)                        # the process that waits for nothing goes first
     warnings.simplefilter("ignore")
     for kind, key, text in given["wanted"]:
         signature = signature_from_json(text)
