@@ -71,6 +71,7 @@ def run(entry: Rebuilt) -> list[dict]:
         plan = replace(plan, tiles=replace(plan.tiles, scheduler="counter"))
     rows_of_tiles = mask.mask_shape[0] * mask.mask_shape[1] * -(-case.lengths[0] // plan.q_tile)
     fixed = mask.reserve(rows_of_tiles if entry.crowded else None)
+    fixed.check_fresh()                # as `kept_spans` asks for
     spans = fixed.kept_spans(plan.q_tile, plan.tiles.kv_tile, plan.halves)
     lists, counter = fixed_lists(spans, plan, q, k), torch.zeros(1, dtype=torch.int32)
     rows, overflows = [], 0

@@ -251,7 +251,7 @@ def one_key_above(score, b, h, q, kv):
 
 def compared_as_floats(b, h, q, kv):
     near = (kv.float() - q.float()).abs() < 40.5
-    return (kv.float() * 1.1 <= q) & (-kv.float() < -2.5) | near & (kv / 2 < q) | (kv.half() * 2 < q) & (kv.double() * 1.5 > 31)
+    return (kv.float() * 1.1 <= q) & (-kv.float() < -2.5) | near & (kv / 2 < q) | (kv.half() * 2 < q) & (kv.float() * 1.5 > 31)
 
 
 def compared(b, h, q, kv):
