@@ -1,9 +1,9 @@
 """A forward kernel in the emulator against dense float64 attention; run by the tests beside it, in processes of its own.
 
 Arguments: the architecture (sm90, sm100; sm100-pairs for pairs of CTAs, sm100-turns for softmax warps that take turns, whatever
-the plan would choose; sm100-pairs-turns; sm90-wide for three warpgroups), then names of cases, or i/n for a share of them and
-names that it leaves out.
-Prints one JSON list, a row for each run: what it was, the largest errors, and the findings of the emulator."""
+the plan would choose; sm100-pairs-turns; sm90-wide for three warpgroups; sm90-gpu on the GPU, see places.py), then names of
+cases, or i/n for a share of them and names that it leaves out.
+Prints one JSON list, a row for each run: what it was, the largest errors, and the findings of the place where it ran."""
 import json
 import sys
 import warnings
@@ -19,10 +19,11 @@ KERNEL, *CHOICES = KERNEL.split("-")
 PAIRS, TURNS, WIDE = (word in CHOICES for word in ("pairs", "turns", "wide"))
 sys.argv = sys.argv[:1]  # the DSL parses the options of the process
 import conftest  # noqa: E402, F401
-from flexfa4 import emulator  # noqa: E402
+import places  # noqa: E402
 
-ARCH = {"sm90": "sm_90a", "sm100": "sm_100a"}[KERNEL]
-emulator.prepare(ARCH)
+ARCH, COMPLETIONS = places.ARCHS[KERNEL], places.COMPLETIONS
+PLACE = places.place_of(KERNEL, CHOICES)
+CHOICES = [word for word in CHOICES if word not in places.PLACES]
 import far_scores  # noqa: E402
 import torch  # noqa: E402
 
@@ -36,7 +37,6 @@ from flexfa4.sparsity.work_spans import WorkSpans  # noqa: E402
 from flexfa4.trace import bind  # noqa: E402
 
 torch.set_num_threads(1)
-COMPLETIONS = ("immediate", "random", "late")
 
 
 class NotCovered(Exception):
@@ -69,8 +69,8 @@ class Case:
     precise: bool = False
 
 
-def inputs(case: Case):
-    g = torch.Generator().manual_seed(0)
+def inputs(case: Case, seed: int = 0):
+    g = torch.Generator().manual_seed(seed)
 
     def make(heads, length, dim):
         return torch.randn(case.batch, heads, length, dim, generator=g).to(case.dtype)
@@ -84,14 +84,14 @@ def lists_of(case: Case, plan, q, k) -> Lists:
     if case.mask_mod is None:
         tiles = (-(-case.lengths[0] // plan.q_tile), -(-case.lengths[1] // plan.tiles.kv_tile))
         grid = plan.q_tile, case.lengths[0]
-        return make_lists(None, dense_schedule(tiles, heads, case.split_over), grid=grid) if case.split_over else NO_MASK
+        return make_lists(None, dense_schedule(tiles, heads, case.split_over), q.device, grid) if case.split_over else NO_MASK
     mask = create_block_mask(case.mask_mod, case.batch, case.heads[0], *case.lengths)
     spans = mask.work_spans(plan.q_tile, plan.tiles.kv_tile, plan.halves)
     placed, schedule = isinstance(spans, WorkSpans), None
     assert PAIRS or not case.by_document or placed and spans.by_document, f"{case.name}: {spans}"
     if case.ordered or case.split_over or placed:
         schedule = make_schedule(work_of(spans, heads), case.split_over or 2, 1, split=case.split_over > 0)
-    lists = make_lists(spans, schedule)
+    lists = make_lists(spans, schedule, q.device)
     assert (lists.parts > 0) == (case.split_over > 0), f"{case.name}: {lists.parts} parts"
     return lists
 
@@ -99,15 +99,16 @@ def lists_of(case: Case, plan, q, k) -> Lists:
 def run(case: Case) -> list[dict]:
     bounds = [None if mod is None else bind(mod, kind)
               for mod, kind in ((case.score_mod, "score"), (case.mask_mod, "mask"), (case.out_mod, "out"))]
-    return run_on(case, inputs(case), bounds)
+    return [row for seed in range(PLACE.inputs) for row in run_on(case, inputs(case, seed), bounds)]
 
 
 def run_on(case: Case, tensors: tuple, bounds: list, explained: tuple = ()) -> list[dict]:
     """The case with these q, k and v. bounds: its mods as they are handed to the kernel. explained: what the arithmetic of the
     graphs may change of the output and its logarithm, element by element; errors are counted beyond it. A key may then outweigh
     the others, as it does among few: its P and the output are rounded by half a unit, and no other rounding evens that out."""
-    q, k, v = tensors
-    scale = case.dims[0] ** -0.5
+    print(f"call: {case.name}", file=sys.stderr, flush=True)
+    q, k, v = PLACE.placed(tensors)
+    scale, bounds = case.dims[0] ** -0.5, places.placed_graphs(PLACE, bounds)
     choice = engine.choose(KERNEL, q, k, v, scale, bounds, case.precise)
     if choice.plan is None:
         raise NotCovered(choice.reason)
@@ -130,27 +131,25 @@ def run_on(case: Case, tensors: tuple, bounds: list, explained: tuple = ()) -> l
     if KERNEL == "sm100" and case.scheduler == "clc":
         plan = replace(plan, tiles=replace(plan.tiles, scheduler="clc"))
     lists = lists_of(case, plan, q, k)
-    out64, lse64 = reference.attention(q, k, v, case.score_mod, case.mask_mod, scale, case.out_mod)
+    out64, lse64 = reference.attention(*tensors, case.score_mod, case.mask_mod, scale, case.out_mod)
     # P is rounded before it meets V, whose signs differ: the error follows the sum of sizes.
-    sizes, _ = reference.attention(q, k, v.abs(), case.score_mod, case.mask_mod, scale)
+    sizes, _ = reference.attention(*tensors[:2], tensors[2].abs(), case.score_mod, case.mask_mod, scale)
     largest = max(out64.abs().max(), (out64.abs().max() + sizes.max()) / 2).item()
     if explained or case.lengths[1] < 8:
         largest *= 2
     of_out, of_lse = explained or (0.0, 0.0)
     rows = []
-    for seed in range(case.runs):
-        completion = COMPLETIONS[seed % 3]
+    for seed in range(PLACE.runs(case.runs)):
         drawn = case.scheduler != "clc" and case.workers != 1 if KERNEL == "sm90" else case.scheduler == "counter"
-        counter = torch.zeros(1, dtype=torch.int32) if drawn else None
+        counter = torch.zeros(1, dtype=torch.int32, device=q.device) if drawn else None
         items = kernels.work_items(plan, q, k, lists)
         workers = items if case.scheduler == "clc" and KERNEL == "sm100" else case.workers or items
-        with emulator.device(ARCH, seed=seed, completion=completion, races=True) as dev:
-            out, lse = kernels.forward(plan, (q, k, v), scale, bounds, lists, kernels.Crew(workers, counter, dev.tensor))
-        assert counter is None or counter.item() == 0, "the work counter is not left at zero"
-        rows.append(dict(case=case.name, seed=seed, completion=completion, findings=dev.findings, launches=len(dev.launches),
-                         half=str(case.dtype).split(".")[1], largest=largest,
+        out, lse, how = PLACE.run(lambda crew: kernels.forward(plan, (q, k, v), scale, bounds, lists, crew),
+                                  seed, workers, counter)
+        assert counter is None or counter.item() == 0, f"{case.name}: the work counter is not left at zero"
+        rows.append(dict(case=case.name, seed=seed, half=str(case.dtype).split(".")[1], largest=largest,
                          out=error(out, out64, of_out), lse=error(lse, lse64, of_lse),
-                         largest_lse=finite_most(lse64)))
+                         largest_lse=finite_most(lse64), **how))
     return rows
 
 

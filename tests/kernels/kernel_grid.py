@@ -1,5 +1,5 @@
 """A forward kernel in the emulator over a grid; run by test_sm100_grid.py, test_sm90_grid.py and benchmarks/kernel_grid.py, a
-process a part. KERNEL is sm90 or sm100.
+process a part. KERNEL is sm90 or sm100, or sm90-gpu for a launch on the GPU.
 
     kernel_grid.py KERNEL PART ...
 
@@ -69,16 +69,21 @@ def situation(name: str, made: dict) -> list[dict]:
     (batch, heads, q_len, dim), (_, kv_heads, kv_len, _) = made["q_shape"], made["kv_shape"]
     dtype = made["dtype"] if made["dtype"] in HALVES else torch.bfloat16
     case = Case(name, (q_len, kv_len), (heads, kv_heads), (dim, made["v_dim"]), batch, dtype, made["score_mod"], made["mask_mod"])
-    g = torch.Generator().manual_seed(0)
+    bounds = [mod and emulated.bind(mod, kind) for mod, kind in ((made["score_mod"], "score"), (made["mask_mod"], "mask"))]
+    case = replace(case, score_mod=made.get("ref_score_mod", made["score_mod"]))
+    try:
+        return [row for seed in range(emulated.PLACE.inputs)
+                for row in emulated.run_on(case, inputs_of(made, dtype, seed), [*bounds, None])]
+    except NotCovered as refused:
+        return [dict(case=name, not_covered=str(refused))]
+
+
+def inputs_of(made: dict, dtype: torch.dtype, seed: int) -> tuple:
+    g = torch.Generator().manual_seed(seed)
     q, k, v = (torch.randn(*shape, generator=g).to(dtype)
                for shape in (made["q_shape"], made["kv_shape"], (*made["kv_shape"][:3], made["v_dim"])))
     q = (q * made.get("q_gain", 1.0)).to(dtype)
-    tensors = (q, q, q) if made.get("alias_qkv") else (q, k, v)
-    bounds = [mod and emulated.bind(mod, kind) for mod, kind in ((made["score_mod"], "score"), (made["mask_mod"], "mask"))]
-    try:
-        return emulated.run_on(replace(case, score_mod=made.get("ref_score_mod", made["score_mod"])), tensors, [*bounds, None])
-    except NotCovered as refused:
-        return [dict(case=name, not_covered=str(refused))]
+    return (q, q, q) if made.get("alias_qkv") else (q, k, v)
 
 
 def lengths(share: str) -> list[dict]:
@@ -166,7 +171,8 @@ def graphs(count: int, seed: int) -> list[dict]:
         case = Case(f"graph {seed}.{i}", (Q_LEN, KV_LEN), (4, 2), ((64, 64), (128, 128))[i % 2], 2,
                     mask_mod=lambda b, h, q, kv, visible=visible: visible[b, h, q, kv])
         # Rows may see few keys: nothing is to be explained, but see there.
-        rows += emulated.run_on(case, emulated.inputs(case), [None, bound, None], (0.0, 0.0))
+        for seen in range(emulated.PLACE.inputs):
+            rows += emulated.run_on(case, emulated.inputs(case, seen), [None, bound, None], (0.0, 0.0))
     return rows
 
 

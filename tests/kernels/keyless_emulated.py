@@ -79,7 +79,7 @@ def run(case: Case) -> dict:
         plan = emulated.replace(plan, tiles=emulated.sm90_tiles(*case.dims, wide=True))
         assert plan.tiles.consumers == 3
     lists = emulated.lists_of(case, plan, *tensors[:2])
-    with emulated.emulator.device(emulated.ARCH, seed=1, completion="random", races=True) as dev:
+    with emulated.places.emulator.device(emulated.ARCH, seed=1, completion="random", races=True) as dev:
         crew = emulated.kernels.Crew(emulated.kernels.work_items(plan, *tensors[:2], lists), None, dev.tensor)
         got, got_lse = emulated.kernels.forward(plan, tensors, case.dims[0]**-0.5, bounds, lists, crew)
     return dict(case=case.name, out=errors(got, out), lse=errors(got_lse, lse), findings=dev.findings,

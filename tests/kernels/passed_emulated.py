@@ -19,7 +19,7 @@ def run(case: Case) -> dict:
     bounds = [None, bind(case.mask_mod, "mask"), None]
     plan = emulated.engine.choose("sm90", q, k, v, DIM**-0.5, bounds, False).plan
     lists, counter = emulated.lists_of(case, plan, q, k), torch.zeros(1, dtype=torch.int32)
-    with emulated.emulator.device(emulated.ARCH, seed=1, completion="late", races=True) as dev:
+    with emulated.places.emulator.device(emulated.ARCH, seed=1, completion="late", races=True) as dev:
         emulated.kernels.forward(plan, (q, k, v), DIM**-0.5, bounds, lists, emulated.kernels.Crew(2, counter, dev.tensor))
     products = sum(n for name, n in dev.launches[0].by_opcode().items() if name.startswith("wgmma.mma_async"))
     steps = WARPS * (DIM + plan.tiles.kv_tile) // 16

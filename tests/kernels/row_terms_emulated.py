@@ -63,7 +63,7 @@ def run() -> list[dict]:
         bounds = [bind(mod, "score"), None, None]
         plan = emulated.engine.choose(emulated.KERNEL, q, k, v, SCALE, bounds, False).plan
         lists = emulated.lists_of(Case(name, LENGTHS), plan, q, k)
-        with emulated.emulator.device(emulated.ARCH, seed=1, completion="random") as dev:
+        with emulated.places.emulator.device(emulated.ARCH, seed=1, completion="random") as dev:
             crew = emulated.kernels.Crew(emulated.kernels.work_items(plan, q, k, lists), None, dev.tensor)
             found = emulated.kernels.forward(plan, (q, k, v), SCALE, bounds, lists, crew)
         tiled = flex_attention(q.float(), k.float(), v.float(), score_mod=mod, enable_gqa=True, return_lse=True)
