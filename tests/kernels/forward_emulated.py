@@ -353,7 +353,7 @@ CASES = [
     Case("D=256, items of a tile and of none", (700, 300), (1, 1), (256, 250), mask_mod=upper_half, workers=1, runs=6),
     Case("D=256, documents", heads=(1, 1), dims=(256, 255), **documents(130, 1, 255, 70, more=mods.causal_mask), workers=2,
          runs=6),
-    Case("split, D=256, halves", (200, 700), dims=(256, 256), mask_mod=mods.causal_bottom_right(200, 700), split_over=9,
+    Case("split, D=256, halves", (200, 700), dims=(256, 256), mask_mod=mods.causal_bottom_right(200, 700), split_over=12,
          workers=3),
     Case("D=256, packed, halves", (100, 400), (4, 1), (256, 256), mask_mod=mods.sliding_window(60), pack=4, workers=2),
     Case("a cap, items in turn", (600, 700), (2, 1), score_mod=mods.tanh_softcap(2.0), mask_mod=mods.causal_mask, ordered=True,
