@@ -26,9 +26,7 @@ def graphs_of(where: str, kind: str | None) -> tuple[tuple[Graph, ...], str]:
 
 
 def gallery_graphs(entry) -> tuple[Graph, ...]:
-    made = entry(**SIZES).make()
-    found = ((kind, made.get(f"{kind}_mod")) for kind in ("score", "mask", "out"))
-    return tuple(bind(mod, kind).graph for kind, mod in found if mod is not None)
+    return graphs_of(entry.name, None)[0]
 
 
 def rows(graphs: tuple[Graph, ...], name: str, archs: tuple[str, ...] = tuple(GPU)) -> list[tuple[str, ...]]:

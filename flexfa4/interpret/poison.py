@@ -37,18 +37,22 @@ def _and(a: Node, b: Node) -> Node:
     return node(Op.AND, (a, b), _BOOL)
 
 
-def _out_of_range(load: Node, size_slots: dict[tuple[int, int], Node], first_slot: int) -> Node | None:
-    """True where an index of `load` is not in [-size, size)."""
-    flags = []
-    for dim, index in enumerate(load.args):
-        key = (load.attr, dim)
-        if key not in size_slots:
-            size_slots[key] = node(Op.SLOT, (), _I64, first_slot + len(size_slots))
-        size = size_slots[key]
-        past = node(Op.LE, (size, index), _BOOL)
-        before = node(Op.LT, (node(Op.ADD, (index, size), _I64), const(0, _I64)), _BOOL)
-        flags += [past, before]
-    return any_of(*flags)
+def past_end(load: Node, dim: int, size_slots: dict[tuple[int, int], Node], first_slot: int) -> Node:
+    """True where the index of `load` in a dimension is not in [-size, size). size_slots: gets the slot of that size, by capture
+    and dimension; the first one is `first_slot`."""
+    size = size_slots.setdefault((load.attr, dim), node(Op.SLOT, (), _I64, first_slot + len(size_slots)))
+    index = load.args[dim]
+    past = node(Op.LE, (size, index), _BOOL)
+    before = node(Op.LT, (node(Op.ADD, (index, size), _I64), const(0, _I64)), _BOOL)
+    return node(Op.OR, (past, before), _BOOL)
+
+
+def of_branch(condition: Node, yes: Node | None, no: Node | None) -> Node | None:
+    """That of the branch which a WHERE takes; None is "never"."""
+    if yes is None and no is None:
+        return None
+    never = const(False, _BOOL)
+    return node(Op.WHERE, (condition, yes or never, no or never), _BOOL)
 
 
 def _decided(n: Node, bad: list[Node | None]) -> Node | None:
@@ -66,11 +70,7 @@ def _decided(n: Node, bad: list[Node | None]) -> Node | None:
 def _chosen(n: Node, bad: list[Node | None]) -> Node | None:
     """Poison of a WHERE: that of the branch taken, and of the condition."""
     on_condition, yes, no = bad
-    if yes is not None or no is not None:
-        never = const(False, _BOOL)
-        branch = node(Op.WHERE, (n.args[0], yes or never, no or never), _BOOL)
-        return any_of(on_condition, branch)
-    return on_condition
+    return any_of(on_condition, of_branch(n.args[0], yes, no))
 
 
 @lru_cache(maxsize=1024)
@@ -81,7 +81,7 @@ def _checked(graph: Graph) -> tuple[Node | None, tuple[tuple[int, int], ...]]:
     for n in graph.nodes:
         bad = [flags[a] for a in n.args]
         if n.op is Op.LOAD:
-            flags[n] = any_of(*bad, _out_of_range(n, sizes, len(graph.slots)))
+            flags[n] = any_of(*bad, *[past_end(n, dim, sizes, len(graph.slots)) for dim in range(len(n.args))])
         elif n.op in (Op.AND, Op.OR) and n.dtype is _BOOL:
             flags[n] = _decided(n, bad)
         elif n.op is Op.WHERE:
@@ -119,12 +119,18 @@ def lookup_error(bound: BoundGraph, env: Mapping[Op, torch.Tensor | int | float]
         if n.op is not Op.LOAD or bad is None:
             continue
         for dim, index in enumerate(program(tuple(n.args))(env, bound.tensors, bound.literals)):
-            size = bound.tensors[n.attr].shape[dim]
-            index, where = torch.broadcast_tensors(index.to(bad.device), bad)
-            wrong = index[where & ((index < -size) | (index >= size))]
-            if wrong.numel():
-                return range_error(bound, n, dim, (int(wrong.min()), int(wrong.max())))
+            found = past_ends(index.to(bad.device), bound.tensors[n.attr].shape[dim], bad)
+            if found is not None:
+                return range_error(bound, n, dim, found)
     return LookupOutOfRange(f"{origin.where()}: {origin.name} looks up a captured tensor out of its range")
+
+
+def past_ends(index: torch.Tensor, size: int, lanes: torch.Tensor) -> tuple[int, int] | None:
+    """The least and the most of the indices in `lanes`, bool that broadcasts with them, that are not in [-size, size); None where
+    all are."""
+    index, lanes = torch.broadcast_tensors(index, lanes)
+    wrong = index[lanes & ((index < -size) | (index >= size))]
+    return (int(wrong.min()), int(wrong.max())) if wrong.numel() else None
 
 
 def range_error(bound: BoundGraph, load: Node, dim: int, found: tuple[int, int]) -> LookupOutOfRange:

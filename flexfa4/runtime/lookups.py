@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from flexfa4.interpret import program
-from flexfa4.interpret.poison import any_of, range_error
-from flexfa4.ir import DType, Graph, Node, Op, const, node
+from flexfa4.interpret.poison import any_of, of_branch, past_end, past_ends, range_error
+from flexfa4.ir import DType, Graph, Node, Op, node
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.ir.ops import FLOAT_LEAVES
 
-_BOOL, _I64 = DType.BOOL, DType.I64
+_BOOL = DType.BOOL
 _CONTENTS = FLOAT_LEAVES | {Op.LOAD}
 # Positions of each axis that are looked at, and heads; numbers of the mods that are taken for distances.
 _SOME, _HEADS, _NUMBERS = 24, 8, 6
@@ -62,11 +62,9 @@ def _where(graph: Graph, literals: tuple, shapes: tuple, env: dict, bad: torch.T
         for n in graph.nodes:
             if n.op is not Op.LOAD or n.attr != load or n.args[dim] not in _of_positions(graph):
                 continue
-            size = shapes[load][dim]
-            at, lanes = torch.broadcast_tensors(program((n.args[dim],))(env, (), literals)[0], bad)
-            wrong = at[lanes & ((at < -size) | (at >= size))]
-            if wrong.numel():
-                return n, dim, (int(wrong.min()), int(wrong.max()))
+            found = past_ends(program((n.args[dim],))(env, (), literals)[0], shapes[load][dim], bad)
+            if found is not None:
+                return n, dim, found
     return None
 
 
@@ -110,7 +108,7 @@ def _surely_past(graph: Graph) -> tuple[Node | None, tuple[tuple[int, int], ...]
     for n in graph.nodes:
         bad = [flags[a] for a in n.args]
         if n.op is Op.LOAD:
-            bad += [_past(index, (n.attr, dim), sizes, len(graph.slots)) for dim, index in enumerate(n.args) if index in known]
+            bad += [past_end(n, dim, sizes, len(graph.slots)) for dim, index in enumerate(n.args) if index in known]
             flags[n] = any_of(*bad)
         elif n.op is Op.WHERE:
             flags[n] = any_of(bad[0], _taken(n.args[0] if n.args[0] in known else None, *bad[1:]))
@@ -121,20 +119,11 @@ def _surely_past(graph: Graph) -> tuple[Node | None, tuple[tuple[int, int], ...]
     return flags[graph.root], tuple(sizes)
 
 
-def _past(index: Node, place: tuple[int, int], sizes: dict[tuple[int, int], Node], first_slot: int) -> Node:
-    size = sizes.setdefault(place, node(Op.SLOT, (), _I64, first_slot + len(sizes)))
-    below = node(Op.LT, (node(Op.ADD, (index, size), _I64), const(0, _I64)), _BOOL)
-    return node(Op.OR, (node(Op.LE, (size, index), _BOOL), below), _BOOL)
-
-
 def _taken(condition: Node | None, yes: Node | None, no: Node | None) -> Node | None:
     """Of the branches of a WHERE: both, where contents choose."""
     if condition is None:
         return None if yes is None or no is None else node(Op.AND, (yes, no), _BOOL)
-    if yes is None and no is None:
-        return None
-    never = const(False, _BOOL)
-    return node(Op.WHERE, (condition, yes or never, no or never), _BOOL)
+    return of_branch(condition, yes, no)
 
 
 def _undecided(n: Node, bad: list[Node | None], known: frozenset[Node]) -> Node | None:
