@@ -126,7 +126,7 @@ def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, 
     if isinstance(block_mask, FixedMask):
         refuse_to_capture(tensors, (score, mask, hook), choice)
     if block_mask is not None and _has_data(query) and not transforms.active():
-        return _with_spans((score, mask, hook), block_mask, (query, key), choice, (scale, precise))
+        return _with_spans((score, mask, hook), block_mask, (query, key), choice, layout, (scale, precise))
     if choice.wide is not None and _has_data(query) and not transforms.active():
         plan = choice.settled(lambda plan: built_spans(plan, mask, _layout(mask, query, key, plan), query, key))[0]
         layout = _layout(mask, query, key, plan)
@@ -134,10 +134,10 @@ def _prepare(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, 
 
 
 def _with_spans(bounds: tuple, block_mask: BlockMask | FixedMask, tensors: tuple[Tensor, Tensor], choice: engine.Choice,
-                options: tuple[float, bool]) -> Attention:
-    """A call with the spans of its mask. bounds: score, mask, out; tensors: query and key; options: (scale, precise)."""
+                layout: Layout, options: tuple[float, bool]) -> Attention:
+    """A call with the spans of its mask. bounds: score, mask, out; tensors: query and key; layout: at the tiles of the choice's
+    plan; options: (scale, precise)."""
     (score, mask, hook), plan, (scale, precise) = bounds, choice.plan, options
-    layout = _layout(mask, *tensors, plan)
     if isinstance(block_mask, FixedMask):
         fixed = block_mask.kept_spans(layout.q_tile, layout.kv_tile, plan is not None and plan.halves, tensors[0].device)
         return Attention(score, mask, hook, layout, fixed, scale, plan, precise)

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Callable
 
 import cutlass
+import cutlass.cute as cute
 from cutlass import Int32
 from cutlass.cutlass_dsl import LoopUnroll
 
@@ -14,3 +15,8 @@ def unrolled(first: int, end: int, body: Callable[[Int32], None]) -> None:
     for i in cutlass.for_generate(first, end, unroll=LoopUnroll(full=True)):
         body(Int32(i))
         cutlass.yield_out()
+
+
+def in_a_row(fragment: cute.Tensor) -> cute.Tensor:
+    """All numbers of a fragment in registers under one index, as they lie there."""
+    return cute.make_tensor(fragment.iterator, cute.make_layout(cute.size(fragment)))

@@ -14,7 +14,7 @@ from flexfa4.emit.values import select
 
 from ..carried import Fixed
 from ..hooks import Hooks, RowHooks
-from ..loops import unrolled
+from ..loops import in_a_row, unrolled
 from ..runs import Runs
 from ..walk import UNSPLIT, WorkItem
 from .context import Context
@@ -182,7 +182,7 @@ class Correction(Fixed):
             r_o = self.scaled_o(load, blocks[block], any_tile, factor)
             rows.out(r_o, [Int32(block * COLUMNS + j) for j in range(COLUMNS)], [lse])
             r_out = cute.make_rmem_tensor((COLUMNS,), ctx.shapes.dtype)
-            r_out.store(_in_a_row(r_o).load().to(ctx.shapes.dtype))
+            r_out.store(in_a_row(r_o).load().to(ctx.shapes.dtype))
             cute.autovec_copy(r_out, targets[self.thread, None, 0, block])
 
     @cute.jit
@@ -216,7 +216,7 @@ class Correction(Fixed):
         if any_tile:
             loaded = self.load_o(load, block)
             scale_in_place(loaded, factor)
-            _in_a_row(r_o).store(_in_a_row(loaded).load())
+            in_a_row(r_o).store(in_a_row(loaded).load())
         return r_o
 
     def load_o(self, load, block: cute.Tensor) -> cute.Tensor:
@@ -227,14 +227,10 @@ class Correction(Fixed):
 
 
 def scale_in_place(r_o: cute.Tensor, factor: Float32) -> None:
-    flat = _in_a_row(r_o)
+    flat = in_a_row(r_o)
 
     def scale(pair: Int32) -> None:
         j = 2 * pair
         flat[j], flat[j + 1] = cute.arch.mul_packed_f32x2((flat[j], flat[j + 1]), (factor, factor), rnd="rn")
 
     unrolled(0, cute.size(flat) // 2, scale)
-
-
-def _in_a_row(fragment: cute.Tensor) -> cute.Tensor:
-    return cute.make_tensor(fragment.iterator, cute.make_layout(cute.size(fragment)))

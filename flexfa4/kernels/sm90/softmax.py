@@ -12,7 +12,7 @@ from flexfa4.emit.values import select
 
 from ..added import Added
 from ..carried import Fixed
-from ..loops import unrolled
+from ..loops import in_a_row, unrolled
 from ..rounding import as_finite, cut_off, natural, times
 
 ROWS = 2
@@ -35,7 +35,7 @@ def moved(value):
 
 def move_all(values: cute.Tensor, place: cute.Tensor) -> None:
     """`moved` of each number of a tensor in registers, into another one of the same layout."""
-    values, place = (cute.make_tensor(t.iterator, cute.make_layout(cute.size(t))) for t in (values, place))
+    values, place = in_a_row(values), in_a_row(place)
 
     def move(i: Int32) -> None:
         place[i] = moved(values[i])
