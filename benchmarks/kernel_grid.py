@@ -32,10 +32,11 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 KERNELS = ROOT / "tests" / "kernels"
 SHARES = 4
+LENGTHS = 12  # slices: a call of it has a kernel of its own as any other, and they are half of the calls
 GPU_SECONDS = 480  # of a slice; a launch that hangs ends there
 PARTS = {
     "cases": [("kernel_grid.py", "cases")],
-    "lengths": [("kernel_grid.py", "lengths", f"{i}/{SHARES}") for i in range(SHARES)],
+    "lengths": [("kernel_grid.py", "lengths", f"{i}/{LENGTHS}") for i in range(LENGTHS)],
     "graphs": [("kernel_grid.py", "graphs", "12", str(seed)) for seed in range(2)],
     "scores": [("kernel_grid.py", "scores", "12", str(seed)) for seed in range(3)],
     "captures": [("kernel_grid.py", "captures", f"{i}/{SHARES}") for i in range(SHARES)],
