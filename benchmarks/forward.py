@@ -10,8 +10,8 @@ samples. Inputs are normal random numbers in bfloat16; the L2 cache is not flush
 are larger than it in all but the short cases). Beside it: host time of a call, time of the first call, memory of a call over its
 inputs (output included), and time to build a mask anew. Shards (`--shard 0/4`) write files of their own; a file that exists is
 loaded, and only cases that it lacks, or that lack one of the rivals, are measured, with all rivals that they had: ratios are of
-one run. `--merge` puts shards together. Writes OUT.json, OUT.md and OUT.svg. Without a GPU it
-says so and measures nothing.
+one run. `--merge` puts shards together; of a case in several the one with the most rivals stays. Writes OUT.json,
+OUT.md and OUT.svg. Without a GPU it says so and measures nothing.
 """
 from __future__ import annotations
 
@@ -239,6 +239,14 @@ def rivals_of(known: dict | None, rivals: list[str]) -> list[str]:
     return [r for r in RIVALS if r in had or r in lacks] if lacks else []
 
 
+def merged(results: list[dict]) -> list[dict]:
+    """One result a case, in the order of the cases: of several the one with the most rivals measured, of such the last."""
+    found: dict[str, dict] = {}
+    for result in sorted(results, key=lambda r: sum("ms" in row for row in r["rivals"].values())):
+        found[result["case"]["name"]] = result
+    return [found[case.name] for case in cases() if case.name in found]
+
+
 def columns(results: list[dict], rivals: list[str]) -> list[str]:
     """The rivals of a table: those asked for, and those that a result has."""
     return [r for r in RIVALS if r in rivals or any(r in result["rivals"] for result in results)]
@@ -289,13 +297,12 @@ def main() -> None:
     parser.add_argument("--rivals", default=",".join(RIVALS))
     parser.add_argument("--shard", default="0/1")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=480, help="start no case after this")
+    parser.add_argument("--seconds", type=float, default=440, help="start no case after this: a shard ends before 8 minutes")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "forward_h200")
     parser.add_argument("--merge", type=Path, nargs="*", default=[], help="JSON files to put together, without measuring")
     args = parser.parse_args()
     if args.merge:
-        found = {r["case"]["name"]: r for file in args.merge for r in json.loads(file.read_text())}
-        put_together = [found[c.name] for c in cases() if c.name in found]
+        put_together = merged([r for file in args.merge for r in json.loads(file.read_text())])
         write(put_together, columns(put_together, args.rivals.split(",")), args.out)
         return
     if not torch.cuda.is_available():

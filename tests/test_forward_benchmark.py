@@ -45,3 +45,12 @@ def test_a_table_has_the_rivals_of_every_row():
     assert rivals == ["flexfa4", "fa4", "triton", "flash"]
     head, _, causal, window = forward.report(results, rivals).splitlines()[2:6]
     assert "triton ms" in head and causal.endswith("| 1.100 |") and window.endswith("| 2.000 |")
+
+
+def test_of_a_case_in_two_shards_the_more_complete_stays():
+    one, other = (case.name for case in forward.cases()[:2])
+    whole, part, last = result(one, flexfa4=1.0, fa4=1.1), result(one, flexfa4=2.0), result(other, flexfa4=3.0)
+    again = result(one, flexfa4=4.0, fa4=1.0)
+    part["rivals"]["fa4"] = {"unsupported": "no native form"}
+    assert forward.merged([last, part, whole]) == forward.merged([whole, last, part]) == [whole, last]
+    assert forward.merged([whole, again]) == [again]
