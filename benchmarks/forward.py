@@ -271,6 +271,7 @@ def plot(results: list[dict], rivals: list[str], path: Path) -> None:
     """TFLOP/s of each case, a bar a rival. Needs matplotlib."""
     import matplotlib
     matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = path.stem  # names of elements are the same each time
     from matplotlib import pyplot
 
     figure, axis = pyplot.subplots(figsize=(9, 0.16 * len(rivals) * len(results) + 1.5))
