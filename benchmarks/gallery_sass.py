@@ -3,7 +3,7 @@
     python benchmarks/gallery_sass.py
 
 What `flexfa4 inspect NAME --sass` prints for each, and the same of masks that are written as numbers. Writes
-results/gallery_sass.md and docs/performance.md. Needs nvidia-cutlass-dsl and nvdisasm; takes about 3 s a mod."""
+results/gallery_sass.md and docs/performance_blackwell.md. Needs nvidia-cutlass-dsl and nvdisasm; takes about 3 s a mod."""
 from __future__ import annotations
 
 import sys

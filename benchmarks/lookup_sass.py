@@ -3,7 +3,7 @@
     python benchmarks/lookup_sass.py
 
 D=128, bf16, one head a query tile unless the name says else; all instructions of a softmax thread a score, as `flexfa4 inspect
---sass` counts them, and the bytes that the kernel spills. Writes results/lookup_sass.md and docs/performance.md. Needs
+--sass` counts them, and the bytes that the kernel spills. Writes results/lookup_sass.md and docs/performance_blackwell.md. Needs
 nvidia-cutlass-dsl and nvdisasm; takes about 2 s a mod."""
 from __future__ import annotations
 

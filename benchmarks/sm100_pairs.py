@@ -4,7 +4,7 @@
 
 Clocks are `flexfa4/plan/roofline.py`'s. Issue slots: warp instructions of all roles of a CTA for a KV tile of 128 keys without
 hidden keys and its query tiles, along the shortest way (`flexfa4/emit/sass.py`); of a pair the mean of its two CTAs, of which one
-issues the products. Writes results/sm100_pairs.md and docs/performance.md. Needs nvidia-cutlass-dsl and nvdisasm."""
+issues the products. Writes results/sm100_pairs.md and docs/performance_blackwell.md. Needs nvidia-cutlass-dsl and nvdisasm."""
 
 from __future__ import annotations
 

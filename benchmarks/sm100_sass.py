@@ -1,6 +1,6 @@
 """Machine code of the Blackwell forward beside flash-attn-4's, compiled the same way on this machine; no GPU.
 
-    python benchmarks/sm100_sass.py            prints the table, writes results/sm100_sass.{json,md} and docs/performance.md
+    python benchmarks/sm100_sass.py     prints the table, writes results/sm100_sass.{json,md} and docs/performance_blackwell.md
 
 Counted along the shortest way through each role's loop over KV tiles (`flexfa4/emit/sass.py`): a tile without hidden keys, no
 rescaling; "keys hidden": of the softmax where the mask hides some. A KV tile is 128 keys for both query tiles of 128 rows; each

@@ -1,7 +1,7 @@
 """The two softmax warpgroups of the Blackwell forward in modelled time: how far apart they keep their exponentials by the order
 of the products alone, and when they take turns; no GPU.
 
-    python benchmarks/sm100_turns.py     prints the table, writes results/sm100_turns.md and docs/performance.md
+    python benchmarks/sm100_turns.py     prints the table, writes results/sm100_turns.md and docs/performance_blackwell.md
 
 A work item of 256 queries and 2560 keys on one SM, bf16 (tests/kernels/sm100_timeline.py). Clocks are of a KV tile of 128 keys
 and both query tiles, under the usual assumptions, then with slow and fast events, and with half as deep queues of arithmetic;

@@ -35,6 +35,36 @@ def test_named_files_exist(path):
     assert not missing
 
 
+def anchors(page: Path) -> set[str]:
+    """What `page#...` may name: its headings as GitHub spells them, and ids written out."""
+    text = page.read_text()
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    named = set(re.findall(r'<a id="([\w-]+)">', text))
+    return named | {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in headings}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_links_lead_somewhere(path):
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(), flags=re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        name, _, anchor = target.partition("#")
+        page = path.parent / name if name else path
+        assert target.startswith("https://") or (page.exists() and (not anchor or anchor in anchors(page))), target
+
+
+@pytest.mark.parametrize("name", ["performance.md", "performance_blackwell.md"])
+def test_written_tables_are_those_of_the_results(name):
+    """A script's table and the file of its results are one text, and it stands on one page."""
+    tables = re.findall(r"<!-- table: begin \(benchmarks/(\w+)\.py\) -->(.*?)<!-- table: end \(benchmarks/(\w+)\.py\) -->",
+                        (ROOT / "docs" / name).read_text(), re.S)
+    assert tables
+    for script, table, closed in tables:
+        assert script == closed
+        assert table.strip() == (ROOT / "benchmarks" / "results" / f"{script}.md").read_text().strip(), script
+        marked = [page.name for page in DOCUMENTS if f"<!-- table: begin (benchmarks/{script}.py) -->" in page.read_text()]
+        assert marked == [name]
+
+
 def test_the_gallery_page_lists_every_mod_with_its_arguments():
     rows = re.findall(r"^\| `(\w+)(\(.*?\))?` \| (\w+) \|", (ROOT / "docs" / "gallery.md").read_text(), re.M)
     kinds = {"causal_mask": "mask", **{name: kind for name, _, kind in rows}}
