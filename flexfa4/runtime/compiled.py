@@ -17,6 +17,7 @@ import inspect
 import operator
 import re
 import threading
+import types
 from pathlib import Path
 from typing import Callable
 
@@ -28,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from flexfa4.errors import UnsupportedError
 from flexfa4.ir import DType, Op
 from flexfa4.ir.bound import BoundGraph
-from flexfa4.trace import is_user_file, trace
+from flexfa4.trace import bind, is_user_file, trace
 from flexfa4.trace.recorder import Recorder, active
 
 from . import internals
@@ -100,7 +101,8 @@ _replace_body = internals.find("torch._higher_order_ops.wrap", "dynamo_bypassing
 # mode to Dynamo's clean-up, which in torch 2.12 and later restores the modes by itself; 2.11 takes one left behind for a bug.
 @torch.compiler.assume_constant_result
 def _begin() -> int:
-    if not _active():
+    # Outside Dynamo, where a mod broke the graph, nothing asks for shapes.
+    if not _active() and _is_traced():
         _lookups.__enter__()
         _entered.here = True
         _at_clean_up(_leave)
@@ -123,17 +125,37 @@ def _leave() -> None:
         _lookups.__exit__(None, None, None)
 
 
-def _at_clean_up(leave: Callable[[], None]) -> None:
-    translator = internals.find("torch._dynamo.symbolic_convert", "InstructionTranslator", None)
+_translator = internals.find("torch._dynamo.symbolic_convert", "InstructionTranslator", None)
+
+
+def _is_traced() -> bool:
+    """Whether this runs in the midst of Dynamo's tracing; True where torch does not tell."""
     try:
-        translator.current_tx().output.add_cleanup_hook(leave)
+        return _translator is None or _translator.current_tx() is not None
+    except AttributeError:
+        return False
+
+
+def _at_clean_up(leave: Callable[[], None]) -> None:
+    try:
+        _translator.current_tx().output.add_cleanup_hook(leave)
     except AttributeError:
         pass             # a mod that fails then leaves the mode to Dynamo
 
 
-def _replaced(body: torch.fx.GraphModule) -> Callable:
-    """What runs in the place of a body that Dynamo has traced."""
-    return functools.partial(_attend, body)
+def _replaced(body: torch.fx.GraphModule | Callable) -> Callable:
+    """What runs in the place of a body that Dynamo has traced; of one that it could not, since a mod breaks the graph, the body
+    itself is here, between two graphs."""
+    return functools.partial(_attend if isinstance(body, torch.fx.GraphModule) else _attend_apart, body)
+
+
+def _attend_apart(body: Callable, query: Tensor, key: Tensor, value: Tensor):
+    """The attention of a body as `call` writes it, whose mods are traced as outside torch.compile."""
+    given = inspect.getclosurevars(body).nonlocals
+    float_type = DType.F64 if query.dtype is torch.float64 else DType.F32
+    bound = [None if (mod := given[f"{kind}_mod"]) is None else bind(mod, kind, float_type) for kind in _ARGUMENTS]
+    layout = _layout(bound[1], query, given["tiles"])
+    return attention(query, key, value, Attention(*bound, layout, None, given["scale"], precise=given["precise"]))
 
 
 def _attend(body: torch.fx.GraphModule, *tensors):
@@ -262,7 +284,7 @@ def call(tensors: tuple[Tensor, Tensor, Tensor], mods: tuple, scale: float, tile
         if mask_mod is not None:
             mask = mask_mod(*at)
         if out_mod is not None:
-            column = (leaf("d"),) if _parameters(out_mod) == 6 else ()
+            column = (leaf("d"),) if _wants_column(out_mod) else ()
             out = out_mod(leaf("out"), leaf("lse"), *at[:3], *column)
         parts = [part if part is None or isinstance(part, Tensor) else torch.full((), part, device="cpu")
                  for part in (score, mask, out)]
@@ -291,6 +313,20 @@ with_torch_mask = _apart("block_mask is torch's, whose lists a compiled graph do
 with_debug = _apart("debug=True calls Python at every position, which no graph holds: leave it out")
 
 
-def _parameters(fn: Callable) -> int:
-    """Positional parameters of a function, closed over or not; inspect.signature is beyond Dynamo."""
-    return fn.__code__.co_argcount if hasattr(fn, "__code__") else 5
+def _wants_column(fn: Callable) -> bool:
+    """Whether an output hook is called with a sixth argument, as `flexfa4.trace` decides it, in what Dynamo can follow:
+    inspect.signature is beyond it, and so are the defaults of a function made in the compiled code."""
+    bound, named = 0, ()
+    while isinstance(fn, functools.partial):
+        bound, named, fn = bound + len(fn.args), (*named, *fn.keywords), fn.func
+    if isinstance(fn, types.MethodType):
+        bound, fn = bound + 1, fn.__func__
+    elif not isinstance(fn, types.FunctionType):
+        bound, fn = bound + 1, type(fn).forward if isinstance(fn, torch.nn.Module) else type(fn).__call__
+    code = fn.__code__
+    count = next((i for i, name in enumerate(code.co_varnames[:code.co_argcount]) if name in named), code.co_argcount)
+    if code.co_flags & inspect.CO_VARARGS and not named:
+        return True
+    if count < bound + 6:
+        return False
+    return code.co_varnames[bound + 5] in ("d", "d_idx") or len(fn.__defaults__ or ()) < code.co_argcount - bound - 5

@@ -1,4 +1,5 @@
 """flex_attention inside torch.compile(fullgraph=True): values, gradients, guards, errors at the user's line, caches on disk."""
+import functools
 import json
 import os
 import re
@@ -48,6 +49,39 @@ def outside(score, b, h, q, k):
     return score * 0.5 + TABLE[h, q]
 
 
+def shifted(by, out, lse, b, h, q, column, more=2.0):
+    return out * by + column * more
+
+
+class Hook(torch.nn.Module):
+    def forward(self, out, lse, b, h, q, d):
+        return out + d
+
+    def of_five(self, out, lse, b, h, q):
+        return out + lse.exp()
+
+    @classmethod
+    def with_a_default(cls, out, lse, b, h, q, factor=3.0):
+        return out * factor
+
+    def of_any(self, *at):
+        return at[0] + at[5]
+
+
+# By how many arguments each takes: some the column, some a number of their own in its place.
+HOOKS = {
+    "a module": Hook(),
+    "a bound method": Hook().of_five,
+    "a method with a default": Hook.with_a_default,
+    "any arguments": Hook().of_any,
+    "a partial": functools.partial(shifted, 2.0),
+    "a partial with a keyword": functools.partial(shifted, 2.0, column=1.5),
+    "a default": lambda out, lse, b, h, q, factor=3.0: out * factor,
+    "a default named d": lambda out, lse, b, h, q, d=3: out * d,
+    "a keyword": lambda out, lse, b, h, q, *, factor=3.0: out * factor,
+}
+
+
 INSIDE = {
     "lookups past the end at position 0": dict(
         score_mod=lambda s, b, h, q, k: s + SHORT[q - 5] + TABLE[0, k + 12],
@@ -65,6 +99,13 @@ INSIDE = {
 def test_what_a_mod_may_do(name):
     options = INSIDE[name]
     same(lambda q, k, v: flexfa4.flex_attention(q, k, v, **options), *qkv(), leaves=(TABLE, SHORT))
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_which_output_hooks_get_the_column(name):
+    q, k, v = qkv()
+    got = torch.compile(flexfa4.flex_attention, fullgraph=True, backend="eager")(q, k, v, out_mod=HOOKS[name])
+    torch.testing.assert_close(got, flexfa4.flex_attention(q, k, v, out_mod=HOOKS[name]))
 
 
 @pytest.mark.slow
@@ -206,6 +247,49 @@ def test_what_no_graph_holds_runs_between_two(kind):
         torch.testing.assert_close(torch.compile(model, backend="aot_eager")(*tensors), model(*tensors), rtol=1e-5, atol=1e-6)
     with pytest.raises(Exception, match="inside torch.compile (block_mask is torch's|debug=True calls Python)"):
         torch.compile(model, backend="eager", fullgraph=True)(*tensors)
+
+
+calls = []
+
+
+def prints(score, b, h, q, k):
+    print("a mod that prints")
+    return score * 2 + TABLE[h, q]
+
+
+def counts(score, b, h, q, k):
+    calls.append(1)
+    return score + TABLE[h, k]
+
+
+def reads_a_number(score, b, h, q, k):
+    return score + FEW[0, 1].item()
+
+
+@pytest.mark.parametrize("mod", [prints, counts, reads_a_number])
+def test_a_mod_that_breaks_the_graph_runs_between_two(mod):
+    def model(q, k, v):
+        return flexfa4.flex_attention(q * 2, k, v, mod, mask_mod=lambda b, h, q, k: q >= k, scale=0.7) + 1
+
+    tensors, fast = qkv(), torch.compile(model, backend="aot_eager")
+    for _ in range(2):
+        got, want = fast(*tensors), model(*tensors)
+        torch.testing.assert_close(got, want)
+        grads = [torch.autograd.grad(o.square().sum(), (*tensors, TABLE), allow_unused=True) for o in (got, want)]
+        torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-5)
+
+
+def test_a_mod_that_is_refused_says_so_where_graphs_may_break():
+    def branch(score, b, h, q, k):
+        return score if q > 3 else -score
+
+    for mod in (branch, lambda score, b, h, q: score, 3):
+        said = []
+        for call in (flexfa4.flex_attention, torch.compile(flexfa4.flex_attention, backend="eager")):
+            with pytest.raises(TraceError) as caught:
+                call(*qkv(), mod)
+            said.append(str(caught.value))
+        assert said[0] == said[1]
 
 
 def test_autocast():
