@@ -18,6 +18,7 @@ from .errors import EmulatorError
 from .timeline import Timeline
 
 _ATTRIBUTE_CLUSTER = 4  # cudaLaunchAttributeClusterDimension
+_ATTRIBUTE_EARLY = 6  # cudaLaunchAttributeProgrammaticStreamSerialization
 _compiled: list = []  # (cubin bytes, PTX text, weak reference) of every compiled function seen
 _state: dict = {"shim": None, "device": None, "callback": None}
 
@@ -175,14 +176,17 @@ class Device:
         try:
             loaded = native.load(_ptx_of(kernel.contents))
             c = config.contents
-            cluster = (1, 1, 1)
-            if c.nattrs:
-                attrs = ctypes.cast(c.attrs, ctypes.POINTER(_Attribute))
-                cluster = next((tuple(attrs[i].value[:3]) for i in range(c.nattrs) if attrs[i].id == _ATTRIBUTE_CLUSTER), cluster)
+            attrs = ctypes.cast(c.attrs, ctypes.POINTER(_Attribute))
+            given = {attrs[i].id: tuple(attrs[i].value[:3]) for i in range(c.nattrs)}
+            cluster = given.get(_ATTRIBUTE_CLUSTER, (1, 1, 1))
             params = parameter_buffer(loaded.program.kernel, args)
             shape = (tuple(c.grid), tuple(c.block), cluster, c.smem)
             record = self._record(loaded, shape, params) if self.recorded is not None else None
-            self.launches.append(run_loaded(loaded, *shape, params, self.options, self._ranges))
+            launch = run_loaded(loaded, *shape, params, self.options, self._ranges)
+            self.launches.append(launch)
+            if given.get(_ATTRIBUTE_EARLY, (0,))[0] and not launch.by_opcode().get("griddepcontrol.wait"):
+                launch.findings.append(("early", f"{launch.kernel} may start before the launch before it has ended (programmatic "
+                                                 "stream serialization), and never waits for it (griddepcontrol.wait)"))
             if record:
                 record.after = replay.memory(record.ranges)
                 self.recorded.append(record)
