@@ -344,14 +344,21 @@ def to_dtype(x, dtype: torch.dtype) -> Traced:
     target = FROM_TORCH.get(dtype)
     if target is None:
         raise refuse(f"a cast to {dtype}", "bool, uint8, int8..int64, float16, bfloat16, float32 or float64")
+    if isinstance(x, Traced) and x.node.dtype is target:
+        return x                     # as torch does, so that what is written to the one is written to the other
     return Traced(cast(as_node(x, dtype_of(x)), target))
+
+
+def copied(x: Traced) -> Traced:
+    """The same value, which in-place methods of `x` leave as it is."""
+    return Traced(x.node, x.number)
 
 
 def constant(value, dtype: torch.dtype | None) -> Traced:
     """torch.tensor(3), torch.full((), c), x.new_tensor(2): a 0-d tensor made inside the mod, as a literal of that dtype."""
     value = lift(value)
     if isinstance(value, Traced):
-        return value if dtype is None else to_dtype(value, dtype)
+        return copied(value if dtype is None else to_dtype(value, dtype))
     if dtype is not None:
         target = FROM_TORCH.get(dtype)
         if target is None:

@@ -291,7 +291,7 @@ def signed_inf(x, sign: float):
 def nan_to_num(x, nan=0.0, posinf=None, neginf=None):
     x = lift(x)
     if not x.node.dtype.is_float:
-        return x
+        return arith.copied(x)
     limits = torch.finfo(x.dtype)
     high, low = limits.max if posinf is None else posinf, limits.min if neginf is None else neginf
     result = where(signed_inf(x, 1.0), high, where(signed_inf(x, -1.0), low, x))
@@ -339,7 +339,7 @@ def _wide_sum(items: list[Traced]) -> Traced:
 
 
 def _rounded_once(total: Traced, like: Traced) -> Traced:
-    return Traced(arith.cast(total.node, like.node.dtype)) if like.node.dtype in HALVES else total
+    return Traced(arith.cast(total.node, like.node.dtype)) if like.node.dtype in HALVES else arith.copied(total)
 
 
 def max_lanes(x: Lanes) -> Traced:
@@ -354,7 +354,7 @@ def _extreme_lane(op: Op, x: Lanes) -> Traced:
     """The largest or smallest lane. Where k lanes are equally so, each has 1/k of the gradient, as torch shares it."""
     best = reduce(lambda a, b: extremum(op, a, b), x.items)
     if len(x.items) < 3 or not best.node.dtype.is_float:
-        return best
+        return arith.copied(best)
     alike = [compare(Op.EQ, item, best) for item in x.items]
     count = reduce(add, [where(c, fixed(1.0, best), fixed(0.0, best)) for c in alike])
     shared = reduce(add, [where(c, div(item, count), fixed(0.0, best)) for c, item in zip(alike, x.items)])

@@ -129,7 +129,9 @@ def _to(x, *args, **kwargs):
             dtype = a
         elif isinstance(a, (Symbolic, torch.Tensor)):
             dtype = a.dtype
-    return x if dtype is None else _cast(x, dtype)
+    copies = kwargs.get("copy", [a for a in args if isinstance(a, bool)][1:])            # beside non_blocking, which comes first
+    x = x if dtype is None else _cast(x, dtype)
+    return _clone(x) if copies in (True, [True]) else x
 
 
 def _type(x, dtype=None, non_blocking=False):
@@ -261,6 +263,15 @@ def _same(x, *args, **kwargs):
     return x
 
 
+def _clone(x, *, memory_format=None):
+    x = _viewed(x)
+    return arith.copied(x) if isinstance(x, Traced) else Lanes(x.shape, [arith.copied(i) for i in x.items], x.origin)
+
+
+def _as_tensor(data, dtype=None, **kwargs):
+    return arith.constant(data, dtype) if not isinstance(data, Traced) else data if dtype is None else arith.to_dtype(data, dtype)
+
+
 def _detach(x):
     if isinstance(x, Traced) and not x.node.dtype.is_float:
         return x
@@ -307,7 +318,7 @@ OTHERS: dict[str, Callable] = {
     "dot": _matmul, "matmul": _matmul, "inner": _matmul, "stack": _stack, "embedding": _embedding,
     "unsqueeze": _unsqueeze, "squeeze": _squeeze, "isin": _isin, "bucketize": _bucketize,
     "searchsorted": lambda boundaries, x, **kw: _bucketize(x, boundaries, **kw),
-    "clone": _same, "contiguous": _same, "cpu": _same, "cuda": _same, "requires_grad_": _same, "alias": _same,
+    "clone": _clone, "contiguous": _same, "cpu": _same, "cuda": _same, "requires_grad_": _same, "alias": _same,
     "detach": _detach, "item": _item, "tolist": _item, "numpy": _item, "__bool__": bool, "__int__": int, "__float__": float,
     "__index__": lambda x: x.__index__(),
     "dim": lambda x: x.ndim, "ndimension": lambda x: x.ndim, "size": _size,
@@ -320,7 +331,7 @@ OTHERS: dict[str, Callable] = {
     "__rlshift__": lambda a, b: METHODS["bitwise_left_shift"](b, a),
     "__rrshift__": lambda a, b: METHODS["bitwise_right_shift"](b, a),
     "tensor": lambda data, dtype=None, **kw: arith.constant(data, dtype),
-    "as_tensor": lambda data, dtype=None, **kw: arith.constant(data, dtype),
+    "as_tensor": _as_tensor,
     "scalar_tensor": lambda data, dtype=None, **kw: arith.constant(data, dtype),
     "approx::tanh": _approximate_tanh,
     **{name: _dropout(name) for name in ("dropout", "alpha_dropout", "feature_alpha_dropout")},

@@ -91,6 +91,12 @@ class Symbolic:
     def __pos__(self):
         return METHODS["positive"](self)
 
+    def __copy__(self):
+        return self                  # torch's shares its memory
+
+    def __deepcopy__(self, memo):
+        return METHODS["clone"](self)
+
 
 class Traced(Symbolic):
     """One number. `node` is what it is; in-place methods rebind it, as torch changes the tensor. `number` is the Python
