@@ -2,7 +2,7 @@
 test_combine_waits.py.
 
 Arguments: those of forward_emulated.py, of which the first is taken. Prints one JSON object of findings: "strict", of the combine
-by the strict rules; "late", the same where it waits at its end; "never", of a launch whose combine was compiled without a wait."""
+by the strict rules; "late", the same where it waits at its end; "never", of a launch whose combine was compiled without."""
 import json
 
 import forward_emulated as emulated
