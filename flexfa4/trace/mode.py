@@ -124,7 +124,9 @@ class TracingMode(TorchFunctionMode):
         if name in ("tensor", "scalar_tensor", "as_tensor"):
             data = args[0] if args else kwargs.get("data")
             if isinstance(data, (Symbolic, bool, int, float)):
-                return METHODS["as_tensor" if name == "as_tensor" else "tensor"](data, dtype if dtype is not None else args[1] if len(args) > 1 else None)
+                if dtype is None and len(args) > 1:
+                    dtype = args[1]
+                return METHODS["as_tensor" if name == "as_tensor" else "tensor"](data, dtype)
             return None
         size = args[0] if args else kwargs.get("size")
         if not (isinstance(size, (tuple, list)) and len(size) == 0):
