@@ -226,6 +226,9 @@ def _ours(mask) -> BlockMask | FixedMask:
         return mask
     if isinstance(mask, torch_flex.BlockMask):
         return BlockMask.from_torch(mask)
+    if isinstance(mask, Tensor):
+        raise ShapeError("block_mask is a Tensor: expected a BlockMask of flexfa4 or torch, or a FixedMask; a mask of "
+                         "positions is captured, as in mask_mod=lambda b, h, q_idx, kv_idx: mask[q_idx, kv_idx]")
     raise ShapeError(f"block_mask is a {type(mask).__name__}: expected a BlockMask of flexfa4 or torch, or a FixedMask; a "
                      "function is passed as mask_mod=")
 

@@ -81,8 +81,11 @@ def check_mask(mask: BlockMask | FixedMask, query: Tensor, key: Tensor) -> None:
     batch, heads, q_len, kv_len = mask.shape
     whose = f"{mask.bound.origin.where()}: block_mask of {mask.bound.origin.name}"
     if (q_len, kv_len) != (query.shape[2], key.shape[2]):
+        lying = ""
+        if (q_len, kv_len) == (query.shape[1], key.shape[1]):
+            lying = "transpose(1, 2) tensors that lie as [B, length, heads, head dim], or "
         raise ShapeError(f"{whose} was made for Q_LEN={q_len}, KV_LEN={kv_len}, and the call has query length "
-                         f"{query.shape[2]} and key length {key.shape[2]}: use "
+                         f"{query.shape[2]} and key length {key.shape[2]}: {lying}use "
                          f"block_mask.resize({query.shape[2]}, {key.shape[2]}), or create_block_mask with these lengths")
     graph = mask.bound.graph
     for op, name, made, called in ((Op.B, "B", batch, query.shape[0]), (Op.H, "H", heads, query.shape[1])):

@@ -50,6 +50,11 @@ CASES = {
     "unknown device": (lambda: create_block_mask(by_head, 1, 2, 3, 3, device="gpu"), "device='gpu': "),
     "lengths of a mask": (lambda: flex_attention(Q, Q, Q, block_mask=create_block_mask(by_head, 1, 2, 4, 4)),
                           f"{__file__}:{by_head.__code__.co_firstlineno}: block_mask of by_head was made for Q_LEN=4"),
+    "a tensor as block mask": (lambda: flex_attention(Q, Q, Q, block_mask=torch.ones(3, 3, dtype=torch.bool)),
+                               "mask_mod=lambda b, h, q_idx, kv_idx: mask[q_idx, kv_idx]"),
+    "a function as block mask": (lambda: flex_attention(Q, Q, Q, block_mask=by_head), "a function is passed as mask_mod="),
+    "heads where the length belongs": (lambda: flex_attention(*[Q.transpose(1, 2)] * 3, block_mask=CAUSAL),
+                                       "query length 2 and key length 2: transpose(1, 2) tensors that lie as [B, length, heads"),
     "heads of a mask": (lambda: flex_attention(Q, Q, Q, block_mask=create_block_mask(by_head, 1, 3, 3, 3)),
                         f"{__file__}:{by_head.__code__.co_firstlineno}: block_mask of by_head was made with H=3"),
 }

@@ -37,7 +37,7 @@ def rows(graphs: tuple[Graph, ...], name: str, archs: tuple[str, ...] = tuple(GP
     try:
         sass.nvdisasm()
     except FileNotFoundError as missing:
-        raise UnsupportedError(f"--sass needs a disassembler: {missing}") from missing
+        raise UnsupportedError(f"--sass needs a disassembler, and {missing}") from missing
     found = []
     for arch in archs:
         for tile, per_score in per_tile(arch, graphs).items():

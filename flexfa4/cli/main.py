@@ -12,7 +12,8 @@ from ..errors import FlexError
 
 MOD = dict(metavar="MOD", help="a name of the gallery, such as causal (others are listed), or FILE.py:NAME, where NAME may be a "
            "call that makes a mod: FILE.py:sliding_window(256)")
-KIND = dict(choices=("mask", "score", "out"), help="of FILE.py:NAME default: told from its arguments; of the gallery: all it has")
+KIND = dict(choices=("mask", "score", "out"), help="which kind of mod (default: of FILE.py:NAME "
+            "told from its arguments, of the gallery all it has)")
 SECTIONS = ("gallery", "pictures", "language", "sentences")
 
 

@@ -36,6 +36,8 @@ class Target(NamedTuple):
 def find(where: str, kind: str | None, **sizes: int) -> Target:
     """FILE.py:NAME, or a name of the gallery at `sizes` (as `mods.Example` takes them); kind: the one that is wanted, None for
     what it is, or all that an example has. Raises TargetError, or what tracing raises of one that is no factory."""
+    if where.endswith(".py") and Path(where).is_file():
+        raise TargetError(f"{where}: expected FILE.py:NAME; it defines {_defined(_run(Path(where)))}")
     if ".py:" in where:
         mod, name = load(where), where.partition(".py:")[2].strip()
         kind = kind or kind_of(mod, name)
@@ -69,8 +71,7 @@ def load(target: str) -> Callable:
     try:
         found = eval(compile(expression.strip(), "<command line>", "eval"), {"torch": torch, **vars(module)})
     except NameError as error:
-        here = sorted(n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", None) == module.__name__)
-        raise TargetError(f"{error} in {path}.py; it defines {', '.join(here) or 'no function'}") from error
+        raise TargetError(f"{error} in {path}.py; it defines {_defined(module)}") from error
     except Exception as error:
         raise TargetError(f"{expression.strip()} fails: {type(error).__name__}: {error}") from error
     if not callable(found):
@@ -78,6 +79,11 @@ def load(target: str) -> Callable:
             f"{expression.strip()} is {type(found).__name__}: expected a function (b, h, q, kv) or (score, b, h, q, kv)"
         )
     return found
+
+
+def _defined(module: ModuleType) -> str:
+    own = (n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", None) == module.__name__)
+    return ", ".join(sorted(own)) or "no function"
 
 
 def _run(path: Path) -> ModuleType:

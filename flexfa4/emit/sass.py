@@ -51,7 +51,7 @@ def nvdisasm() -> str:
     """Path of the disassembler. Raises FileNotFoundError where there is none."""
     found = sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/bin/nvdisasm")) or [shutil.which("nvdisasm")]
     if found[0] is None:
-        raise FileNotFoundError("nvdisasm: pip install nvidia-cuda-nvdisasm")
+        raise FileNotFoundError("nvdisasm is not found: pip install nvidia-cuda-nvdisasm")
     return str(found[0])
 
 

@@ -143,7 +143,8 @@ def _arguments(fn, kind: str, score_dtype: DType, where: str) -> list[Traced]:
         signature.bind(*leaves)
     except TypeError as error:
         raise TraceError(f"{where}: {kind}_mod has the signature {_shown(signature)}, which cannot take the {len(leaves)} "
-                         f"positional arguments of {SIGNATURES[kind]} ({error}). Write instead: {SIGNATURES[kind]}, "
+                         f"positional arguments of {SIGNATURES[kind]} ({error}). Write instead: {_other_kind(signature, kind)}"
+                         f"{SIGNATURES[kind]}, "
                          "with anything else bound by "
                          "a closure, a default value or functools.partial.") from None
     return leaves
@@ -162,6 +163,18 @@ def _arguments_of_plain(fn, kind: str, score_dtype: DType) -> list[Traced] | Non
     if code.co_argcount != len(leaves) or code.co_kwonlyargcount or code.co_flags & _MORE_ARGUMENTS:
         return None
     return [Traced.argument(n) for n in leaves]
+
+
+def _other_kind(signature: inspect.Signature, kind: str) -> str:
+    """Advice for a function that takes the arguments of another kind of mod; "" if it takes those of none."""
+    first = next(iter(signature.parameters), "")
+    for other, count in (("mask", 4), ("out", 6), ("out" if first in ("o", "out", "output") else "score", 5)):
+        try:
+            signature.bind(*range(count))
+        except TypeError:
+            continue
+        return f"{other}_mod= to pass it by, if that is what it is, or " if other != kind else ""
+    return ""
 
 
 def _shown(signature: inspect.Signature) -> str:
@@ -201,8 +214,9 @@ def _root(result, kind: str, score_dtype: DType, where: str, name: str) -> Node:
                          "True = attend", advice, where)
         return arith.as_node(value, DType.BOOL)
     if dtype.is_bool:
-        raise refuse(f"{name} is a {kind}_mod and returns a bool where a float is wanted", "the argument mask_mod= for it, or "
-                     "torch.where(condition, score, float('-inf'))", where)
+        article = "an" if kind == "out" else "a"
+        raise refuse(f"{name} is {article} {kind}_mod and returns a bool where a float is wanted",
+                     "the argument mask_mod= for it, or torch.where(condition, score, float('-inf'))", where)
     return cast(arith.as_node(value, dtype if isinstance(value, Traced) else score_dtype), score_dtype)
 
 

@@ -59,6 +59,8 @@ def test_what_a_file_does_not_have_is_said(file, capsys):
     for name, said in (("window", "write the call: FILE.py:window(width=...)"), ("nosuch", "it defines near, past, window")):
         assert main(["emulate", f"{file}:{name}"]) == 1
         assert said in capsys.readouterr().err
+    assert main(["emulate", str(file)]) == 1
+    assert f"{file}: expected FILE.py:NAME; it defines near, past, window" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [("emulate", "causal", "--seq-len", "-5"), ("emulate", "causal", "--seq-len", "0"),

@@ -67,7 +67,7 @@ def test_softcap_costs_a_tanh_a_score_and_a_mask_nothing_on_full_tiles(capsys, m
 
 def test_what_is_missing_is_said(monkeypatch, capsys):
     def missing():
-        raise FileNotFoundError("nvdisasm: pip install nvidia-cuda-nvdisasm")
+        raise FileNotFoundError("nvdisasm is not found: pip install nvidia-cuda-nvdisasm")
 
     monkeypatch.setattr(info, "_installed", lambda distribution: "1.0")
     monkeypatch.setattr(sass, "nvdisasm", missing)

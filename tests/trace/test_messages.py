@@ -205,6 +205,23 @@ def test_golden_sentence():
         "Write instead: torch.where(condition, a, b), or join conditions with & and |.")
 
 
+ANOTHER_KIND = {
+    "mask as score": (lambda b, h, q, k: q >= k, "score", "mask_mod= to pass it by"),
+    "score as mask": (lambda score, b, h, q, k: score, "mask", "score_mod= to pass it by"),
+    "out as mask": (lambda out, lse, b, h, q: out, "mask", "out_mod= to pass it by"),
+    "out as score": (lambda out, lse, b, h, q, d: out, "score", "out_mod= to pass it by"),
+    "none": (lambda q, k: q >= k, "mask", ""),
+}
+
+
+@pytest.mark.parametrize("case", ANOTHER_KIND)
+def test_a_mod_of_another_kind(case):
+    mod, kind, words = ANOTHER_KIND[case]
+    message = refusal(mod, kind)
+    assert f"{kind}_mod has the signature" in message and f"Write instead: {words}" in message
+    assert (" to pass it by" in message) == bool(words)
+
+
 @pytest.mark.parametrize("cls", [Noisy, OwnGradient])
 def test_a_class_as_a_mod(cls):
     message = refusal(cls, "score")

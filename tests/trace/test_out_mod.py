@@ -60,7 +60,7 @@ def test_traced_equals_called(name, float_type):
 
 
 REFUSED = {
-    "bool": (lambda o, lse, b, h, q: o > lse, "is a out_mod and returns a bool where a float is wanted"),
+    "bool": (lambda o, lse, b, h, q: o > lse, "is an out_mod and returns a bool where a float is wanted"),
     "none": (lambda o, lse, b, h, q: None, "returns None"),
     "vector": (lambda o, lse, b, h, q: o * GATE[h], "`GATE` is used with one index missing"),
     "branch": (lambda o, lse, b, h, q: o if lse > 0 else -o, "`if` on a traced value"),
