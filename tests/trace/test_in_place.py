@@ -27,12 +27,14 @@ def called(name):
 CALLS = {
     **{f"x.{name}()": method(name) for name in NAMES}, **{f"{name}(x)": called(name) for name in NAMES},
     "to its type": lambda x: x.to(x.dtype), "to its type, copied": lambda x: x.to(x.dtype, copy=True),
-    "to its type, copied by position": lambda x: x.to(x.dtype, False, True), "to, not copied": lambda x: x.to(x.dtype, True, False),
-    "to another type": lambda x: x.to(torch.float64), "to another's type": lambda x: x.to(x * 1), "type_as": lambda x: x.type_as(x * 1),
-    "to a device": lambda x: x.to("cpu"), "to a device, copied": lambda x: x.to("cpu", copy=True), "type": lambda x: x.type(x.dtype),
+    "to its type, copied by position": lambda x: x.to(x.dtype, False, True),
+    "to its type, not copied": lambda x: x.to(x.dtype, True, False), "to another type": lambda x: x.to(torch.float64),
+    "to another's type": lambda x: x.to(x * 1), "type_as": lambda x: x.type_as(x * 1), "type": lambda x: x.type(x.dtype),
+    "to a device": lambda x: x.to("cpu"), "to a device, copied": lambda x: x.to("cpu", copy=True),
     "new_tensor": lambda x: x.new_tensor(x), "full": lambda x: torch.full_like(x, x), "where": lambda x: torch.where(x == x, x, x),
     "...": lambda x: x[...], "the same": lambda x: x, "dropout": lambda x: torch.nn.functional.dropout(x, 0.0),
-    "maximum": lambda x: torch.maximum(x, x), "masked_fill": lambda x: x.masked_fill(x != x, 0), "clamp": lambda x: x.clamp(max=99),
+    "maximum": lambda x: torch.maximum(x, x), "masked_fill": lambda x: x.masked_fill(x != x, 0),
+    "clamp": lambda x: x.clamp(max=99),
     "copy": copy.copy, "deepcopy": copy.deepcopy,
 }
 
