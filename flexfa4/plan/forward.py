@@ -13,7 +13,7 @@ FLOAT_BYTES = 4
 WORK_TILE_BYTES = 128  # a work tile and where its walk begins, a word a lane, from role to role
 # Registers a thread needs beside its fragments of S, P and O: addresses, statistics, the values a mod hoists.
 SPARE_REGISTERS = 40
-# On sm90 the masks' and mods' values come and go between the products: less is enough (nothing spills, see docs/performance.md).
+# On sm90 masks' and mods' values come and go between the products: less is enough (spills: benchmarks/results/sm90_sass.md).
 SM90_SPARE_REGISTERS = 32
 
 
