@@ -1,6 +1,6 @@
 # make demo       the gallery and two real models, pictures into demo/
 # make test       every test that this machine can run
-# make test-fast  the same without compiling, emulating and long ones: about three minutes on two cores
+# make test-fast  the same without compiling, emulating and long ones: under two minutes on two cores
 # make lint       ruff
 # make bench      every benchmark of this machine (those of a GPU say so where there is none), results into benchmarks/results/
 # make bench-emulator   the emulator's campaigns on flash-attn-4's kernels: hours
