@@ -42,6 +42,11 @@ def origins_now() -> tuple[tuple[Origin, int], ...] | None:
     return getattr(_call, "origins", None)
 
 
+def kept(captures: Sequence[Tensor]) -> list[Tensor]:
+    """The captures of a call as its backward pass can have them: autograd keeps no tensor that torch.inference_mode made."""
+    return [t.clone() if t.is_inference() else t for t in captures]
+
+
 def see(origins: tuple[tuple[Origin, int], ...] | None, captures: Sequence[Tensor]) -> Seen | None:
     """The captures of a call as they are now, for `saved`; None where nobody says whose they are."""
     return Seen(origins, tuple([(weakref.ref(t), t._version) for t in captures])) if origins else None

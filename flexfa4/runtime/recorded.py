@@ -21,6 +21,7 @@ class Recorded(torch.autograd.Function):
                 value: Tensor, *captures: Tensor):
         out, lse = launch(query, key, value, captures, True)
         ctx.set_materialize_grads(False)
+        captures = changed.kept(captures)
         ctx.save_for_backward(query, key, value, out, lse, *captures)
         ctx.form, ctx.spans, ctx.seen = form, spans, changed.see(origins, captures)
         return out, lse

@@ -229,6 +229,7 @@ def _save(ctx, inputs, output):
     hooked = decode(programs).graphs[2] is not None
     ctx.mark_non_differentiable(plain)
     ctx.set_materialize_grads(False)
+    captures = changed.kept(captures)
     ctx.save_for_backward(query, key, value, plain if hooked else out, lse, *captures, *spans)
     ctx.counts = len(captures), len(spans)
     ctx.seen = changed.see(changed.origins_now(), captures)

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from flexfa4.errors import UnsupportedError
 from flexfa4.ir import Op
 
-from . import internals
+from . import changed, internals
 from .programs import decode
 
 
@@ -51,7 +51,7 @@ def _no_forward_mode() -> UnsupportedError:
 
 def attention(query: Tensor, key: Tensor, value: Tensor, more: list, call: Call) -> tuple[Tensor, Tensor, Tensor]:
     """`flexfa4::attention` inside a transform; more: the captures, then the spans."""
-    return Forward.apply(call, query, key, value, *more)
+    return Forward.apply(call, query, key, value, *changed.kept(more))
 
 
 def backward(inputs: list, saved: list, d_out: Tensor, d_lse: Tensor | None, more: list, call: Call) -> tuple[Tensor, ...]:

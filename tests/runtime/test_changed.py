@@ -85,3 +85,39 @@ def test_a_repeated_call_names_it_too(launches):
     write(held["bias"])
     with pytest.raises(ChangedCaptureError, match=words(edit, "bias")):
         out.sum().backward()
+
+
+def made_for_inference():
+    with torch.inference_mode():
+        return {"labels": torch.arange(S) // 6, "bias": torch.rand(S), "gates": torch.rand(2)}
+
+
+@pytest.mark.parametrize("transform", ["none", "grad"])
+def test_captures_that_inference_mode_made_may_be_trained_beside(transform):
+    """Tables that were made in an evaluation before: autograd itself keeps no such tensor."""
+    held, slopes = made_for_inference(), torch.rand(S)
+    q = torch.rand(1, 2, S, 4)
+
+    def loss(q, slopes, labels, bias, gates):
+        same, edit, gated = mods_of(labels, bias, slopes, gates)
+        return flex_attention(q, q, q, edit, mask_mod=same, out_mod=gated).square().sum()
+
+    ordinary = {name: t.clone() for name, t in held.items()}
+    leaves = q.clone().requires_grad_(), slopes.clone().requires_grad_()
+    want = torch.autograd.grad(loss(*leaves, **ordinary), leaves)
+    if transform == "grad":
+        got = torch.func.grad(loss, argnums=(0, 1))(q, slopes, **held)
+    else:
+        got = torch.autograd.grad(loss(*leaves, **held), leaves)
+    torch.testing.assert_close(got, want)
+
+
+def test_a_repeated_call_takes_such_captures_too(launches):
+    held = {**made_for_inference(), "slopes": torch.rand(S)}
+    q, k, v = (torch.rand(1, 2, S, 64).bfloat16().requires_grad_() for _ in range(3))
+    mask = create_block_mask(lambda b, h, q, kv: q >= kv, None, None, S, S)
+    for bias in (torch.rand(S), held["bias"], held["bias"]):
+        _, edit, _ = mods_of(**{**held, "bias": bias})
+        out = flex_attention(q, k, v, edit, mask)
+        out.sum().backward()
+    assert out.grad_fn.name() == "RecordedBackward"
