@@ -10,7 +10,7 @@ import torch
 
 from .. import emulator, reference
 from ..api import flex_attention
-from ..errors import UnsupportedError
+from ..errors import ShapeError, UnsupportedError
 from ..schedule import make_schedule
 from ..sparsity import create_block_mask
 from ..sparsity.work_spans import WorkSpans
@@ -22,6 +22,8 @@ from .target import refuse_picture, writing
 ARCHS = {"sm90": "sm_90a", "sm100": "sm_100a"}
 CLOCKS = {"sm90": emulator.HOPPER_CLOCKS, "sm100": emulator.BLACKWELL_CLOCKS}
 HEADS, KV_HEADS, HEAD_DIM = 2, 1, 64
+# 512 MiB in float64.
+MOST_SCORES = 2**26
 
 
 class Call(NamedTuple):
@@ -35,11 +37,14 @@ class Call(NamedTuple):
 
 def report(options: Namespace) -> str:
     """The text of `flexfa4 emulate`. Raises TargetError for a name that the gallery does not have, a file without such a mod, or
-    a picture that cannot be written, UnsupportedError where the compiler is missing or no kernel takes the mod, what tracing
-    raises, and what a launch raises."""
+    a picture that cannot be written, ShapeError for lengths beyond the reference, UnsupportedError where the compiler is missing
+    or no kernel takes the mod, what tracing raises, and what a launch raises."""
     found = target.find(options.name, options.kind, seq_len=options.seq_len, heads=HEADS, kv_heads=KV_HEADS, batch=1)
     q_len = options.seq_len if found.example is None else found.example.q_len
     call = Call(found.name, found.mods, q_len, options.seq_len)
+    if HEADS * q_len * options.seq_len > MOST_SCORES:
+        raise ShapeError(f"--seq-len {options.seq_len}: {HEADS} heads of {q_len} queries and {options.seq_len} keys have more "
+                         f"scores than the dense float64 reference takes, {MOST_SCORES:,}")
     if options.out is not None:
         refuse_picture(options.out)
     if missing := info.missing_of_compiler():

@@ -39,6 +39,8 @@ SIGNS = {Kind.EMPTY: ".", Kind.PARTIAL: "+", Kind.FULL: "#"}
 def report(where: str, kind: str | None, q_len: int | None, kv_len: int | None, picture: Path | None) -> str:
     """The text of `flexfa4 inspect`, one mod after another. Raises FlexError (among them TargetError) where `where` is no mod or
     cannot be traced. q_len, kv_len: None for as many as the other, or `POSITIONS`."""
+    if picture is not None:
+        target.refuse_picture(picture)
     kv_len = kv_len or q_len or POSITIONS
     found = target.find(where, kind, seq_len=kv_len, batch=1)
     if found.example is not None and found.example.short_queries:

@@ -17,6 +17,10 @@ KIND = dict(choices=("mask", "score", "out"), help="which kind of mod (default: 
 SECTIONS = ("gallery", "pictures", "language", "sentences")
 
 
+# A mask of so many rows takes 1 GB and some seconds; what a gallery mod captures, 2 GB.
+MOST_POSITIONS = 2**28
+
+
 def positions(text: str) -> int:
     """A length of the command line. Raises what argparse reports with the option's name."""
     try:
@@ -25,6 +29,8 @@ def positions(text: str) -> int:
         count = 0
     if count < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a positive number of positions")
+    if count > MOST_POSITIONS:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected at most {MOST_POSITIONS} positions")
     return count
 
 

@@ -72,7 +72,7 @@ def load(target: str) -> Callable:
         found = eval(compile(expression.strip(), "<command line>", "eval"), {"torch": torch, **vars(module)})
     except NameError as error:
         raise TargetError(f"{error} in {path}.py; it defines {_defined(module)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TargetError(f"{expression.strip()} fails: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise TargetError(
@@ -94,7 +94,7 @@ def _run(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TargetError(f"{path} fails when it is run: {type(error).__name__}: {error}") from error
     finally:
         sys.path.pop(0)

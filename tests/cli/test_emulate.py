@@ -73,6 +73,22 @@ def test_a_length_is_a_positive_number(words, capsys):
     assert f"argument {words[2]}: '{words[3]}': expected a positive number of positions" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [("emulate", "causal", "--seq-len", "100000000000"), ("inspect", "causal", "--q-len", "1" * 12),
+                                   ("inspect", "x.py:x", "--kv-len", str(2**28 + 1))], ids=" ".join)
+def test_a_length_that_no_memory_holds_is_refused(words, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(list(words))
+    assert stopped.value.code == 2
+    assert f"argument {words[2]}: '{words[3]}': expected at most 268435456 positions" in capsys.readouterr().err
+
+
+def test_a_length_beyond_the_reference_is_refused_before_the_kernel_runs(capsys, monkeypatch):
+    monkeypatch.setattr(emulate, "_run", lambda *_: pytest.fail("the kernel ran"))
+    assert main(["emulate", "causal", "--seq-len", "6000"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("flexfa4 emulate: --seq-len 6000: 2 heads of 6000 queries and 6000 keys") and error.count("\n") == 1
+
+
 @pytest.mark.parametrize("path, said", [("absent/x.png", "No such file or directory"), ("", "is a folder"),
                                         ("x.txt", "Format 'txt' is not supported")])
 def test_a_picture_that_cannot_be_written_is_said_before_the_kernel_runs(path, said, tmp_path, capsys, monkeypatch):

@@ -219,6 +219,9 @@ def test_file_errors(tmp_path, capsys):
         "bad.py fails when it is run: ModuleNotFoundError: No module named 'a_module_that_is_not_there'"
         in capsys.readouterr().err
     )
+    bad.write_text("import sys\nif __name__ != '__main__':\n    sys.exit('not here')\n")
+    assert main(["inspect", f"{bad}:f"]) == 1
+    assert "bad.py fails when it is run: SystemExit: not here" in capsys.readouterr().err
     with pytest.raises(SystemExit) as stopped:
         main(["inspect"])
     assert stopped.value.code == 2
@@ -238,11 +241,12 @@ def test_modules(inspect):
     assert inspect("any_number", "--kind", "mask")[0] == 0
 
 
-@pytest.mark.parametrize("path, said", [("absent/x.png", "No such file or directory"),
+@pytest.mark.parametrize("path, said", [("absent/x.png", "No such file or directory"), ("", "is a folder"),
                                         ("x.txt", "Format 'txt' is not supported")])
 @pytest.mark.parametrize("name", ["causal", "distance"])
-def test_a_picture_that_cannot_be_written_is_one_line(inspect, tmp_path, name, path, said):
+def test_a_picture_that_cannot_be_written_is_said_before_the_work(inspect, tmp_path, name, path, said, monkeypatch):
     pytest.importorskip("matplotlib")
+    monkeypatch.setattr("flexfa4.cli.inspect._of_one", lambda *_: pytest.fail("the mod was looked at"))
     status, _, error = inspect(name, "--q-len", "64", "--out", str(tmp_path / path))
     assert status == 1 and said in error and error.startswith(f"flexfa4 inspect: --out {tmp_path}") and error.count("\n") == 1
 
