@@ -92,10 +92,11 @@ def _places(flags: np.ndarray) -> np.ndarray:
     words = (flags.view(np.uint64) != 0).nonzero()[0] if flags.size >= _LONG else flags
     if words.size > _MANY * flags.size:
         return flags.nonzero()[0]
-    word, byte = flags.reshape(-1, 8).take(words, axis=0).nonzero()
-    at = words.take(word)
+    here = flags.reshape(-1, 8).take(words, axis=0).reshape(-1).nonzero()[0]
+    at = words.take(here >> 3)
     at <<= 3
-    at += byte
+    here &= 7
+    at += here
     return at
 
 

@@ -16,9 +16,9 @@ from flexfa4.facts.interval import Analysis
 from flexfa4.facts.terms import Comparison, OneSided, bounds_of, terms_of, value_of
 from flexfa4.ir import Op
 
-from .rectangles import Labels, bits_of, both, earlier, holding, in_order, later, met, places_in, runs_of, within, without
+from .rectangles import Labels, bits_of, both, cut, earlier, holding, in_order, later, met, split
 from .sides import Axis, Position, RunNumbers, Side
-from .spans import Kind, joined, run_type, runs_in_order, runs_of_segments
+from .spans import Kind, counted, joined, run_type, runs_in_order, runs_of_segments
 from .term_sides import TermSides, Unfit, come_back
 
 # Undecided tiles, and changes of a term along the columns, beyond which looking at every tile is as good.
@@ -100,22 +100,15 @@ class _Mask:
         found, count = met(*(labels[::-1] if self.transposed else labels), may, must), self.columns.count
         if found is None:
             raise Unfit
-        some, full = found
-        partial = without(some, full)
+        runs = split(*found, count)
+        partial = runs.those(full=False)
         # Where the other terms are certain, it is the labels that are not.
-        open_ = [within(partial, (None, must[0]), count)] if must[0] is not None else []
-        open_ += [within(partial, (later(*must), None), count)] if must[1] is not None else []
-        if sum(int((x.end - x.begin).sum()) for x in open_) > _MOST_OPEN:
-            raise Unfit
-        tiles = [places_in(x, count) for x in open_]
-        tiles = tiles[0] if len(tiles) == 1 else [np.concatenate(x) for x in zip(*tiles)]
-        kinds = self._open_tiles(*tiles, known) if tiles else None
+        open_ = [cut(*partial, (None, must[0]))] if must[0] is not None else []
+        open_ += [cut(*partial, (later(*must), None))] if must[1] is not None else []
+        kinds = self._open_tiles(*_tiles_of(open_), known) if open_ else None
         if kinds is None:
-            return runs_of(full, partial, self.rows.count, count)
-        if int((partial.end - partial.begin).sum()) > _MOST_OPEN:
-            raise Unfit
-        begin, end = (x & ((1 << bits_of(count)) - 1) for x in full)
-        return self._segments((full.begin >> bits_of(count), begin, end), places_in(partial, count), kinds)
+            return runs.packed(self.rows.count, count)
+        return self._segments(runs.those(full=True), _tiles_of([partial]), kinds)
 
     def _intervals(self, term, sides) -> tuple:
         """((begin, end) of the columns where the term may hold, of those where it certainly does), each int64 [rows], int, or
@@ -292,20 +285,22 @@ def _tiles(segments: Sequence[tuple]) -> tuple[np.ndarray, np.ndarray]:
     for begin, end in segments:
         row = (end > begin).nonzero()[0]
         if row.size:
-            first = begin.take(row)
-            found.append((row, first, end.take(row) - first))
-    if not found:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    row, begin, length = found[0] if len(found) == 1 else (np.concatenate(x) for x in zip(*found))
+            found.append((row, begin.take(row), end.take(row)))
+    return _tiles_of(found) if found else (np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def _tiles_of(segments: Sequence[tuple]) -> tuple[np.ndarray, np.ndarray]:
+    """(row, column) of the tiles in segments, given as (row, begin, end) arrays."""
+    row, begin, end = segments[0] if len(segments) == 1 else (np.concatenate(x) for x in zip(*segments))
+    length = end - begin
     if not (length > 1).nonzero()[0].size:
         return row, begin
-    total = int(length.sum())
-    if total > _MOST_OPEN:
+    if int(length.sum()) > _MOST_OPEN:
         raise Unfit
-    return row.repeat(length), np.arange(total) + (begin - length.cumsum() + length).repeat(length)
+    return row.repeat(length), counted(begin, length)
 
 
-_PARTIAL = int(Kind.PARTIAL)            # and FULL is one more; numpy takes its time over an enumeration
+_KINDS = np.array((Kind.PARTIAL, Kind.FULL), np.int8)
 
 
 def _packed(bounds: tuple[np.ndarray, ...], columns: int) -> tuple[np.ndarray, np.ndarray]:
@@ -322,12 +317,12 @@ def _packed(bounds: tuple[np.ndarray, ...], columns: int) -> tuple[np.ndarray, n
     at = there.nonzero()[0]
     runs = np.empty((at.size, 3), dtype)
     runs[:, 0] = flat.take(at)
-    runs[:, 2] = (at & 1) + _PARTIAL
+    runs[:, 2] = _KINDS.take(at & 1)
     at += 1
     runs[:, 1] = flat.take(at)
     pointer = np.zeros(rows + 1, np.int32)
     # The product has the sum of the four Booleans of a row in its upper byte.
-    (there.view(np.uint32) * np.uint32(0x01010101) >> np.uint32(24)).cumsum(dtype=np.int32, out=pointer[1:])
+    np.add.accumulate(there.view(np.int32) * 0x01010101 >> 24, out=pointer[1:])
     return pointer, runs
 
 

@@ -86,8 +86,8 @@ def _runs(table: LabelTable, row: int, side: tuple[int, int], length: int) -> tu
     found = runs_along(table, row, side, length)
     if found is None:
         return None
-    begins, first, last = found
-    return begins, np.append(begins[1:], length), table.runs.values[first:last]
+    bounds, first, last = found
+    return bounds[:-1], bounds[1:], table.runs.values[first:last]
 
 
 def _worthwhile(documents: np.ndarray, whole: np.ndarray, tiling: Tiling) -> np.ndarray:

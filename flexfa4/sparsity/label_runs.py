@@ -14,11 +14,13 @@ def sides_of(bound: BoundGraph, table: LabelTable) -> tuple[tuple[int, int], tup
     position. None where one reads at something else."""
     sides = []
     for axis in (Op.Q, Op.KV):
-        found = [offset_along(load.args[table.pair.dim], axis, bound) for load in table.pair.loads]
-        which = next((i for i, c in enumerate(found) if c is not None), None)
-        if which is None:
+        for which, load in enumerate(table.pair.loads):
+            added = offset_along(load.args[table.pair.dim], axis, bound)
+            if added is not None:
+                sides.append((which if len(table.sizes) == 2 else 0, added))
+                break
+        else:
             return None
-        sides.append((which if len(table.sizes) == 2 else 0, found[which]))
     return tuple(sides)
 
 
@@ -36,13 +38,15 @@ def row_of(bound: BoundGraph, table: LabelTable, b: int, h: int) -> int | None:
 
 
 def runs_along(table: LabelTable, row: int, side: tuple[int, int], length: int) -> tuple[np.ndarray, int, int] | None:
-    """(begins, first, last) of the runs of labels at positions 0 .. length - 1 of one axis, as runs first .. last - 1 of the
-    table; begins: int64 [last - first]. None where it reads past its table."""
+    """(bounds, first, last) of the runs of labels at positions 0 .. length - 1 of one axis, as runs first .. last - 1 of the
+    table; bounds: where they begin, and the length, int64 [last - first + 1]. None where it reads past its table."""
     which, added = side
     if added < 0 or added + length > table.sizes[which]:
         return None
     begin = row * table.runs.length + (table.sizes[0] if which else 0) + added
+    if begin == 0 and length == table.runs.size:
+        return table.runs.bounds, 0, table.runs.starts.size
     first, last = table.runs.at(np.array((begin, begin + length - 1))).tolist()
-    begins = table.runs.starts[first:last + 1] - begin
-    begins[0] = 0
-    return begins, first, last + 1
+    bounds = table.runs.bounds[first:last + 2] - begin
+    bounds[0], bounds[-1] = 0, length
+    return bounds, first, last + 1

@@ -174,7 +174,7 @@ def _begins(refiner: Refiner, sides: TermSides, pair) -> list[np.ndarray]:
     if along is not None:
         runs = [runs_along(table, row, side, axis.length) for side, axis in zip(along, (sides.q, sides.kv))]
         if None not in runs:
-            return [begins for begins, _, _ in runs]
+            return [bounds[:-1] for bounds, _, _ in runs]
     return [labels.begins for labels in sides.of_pair(pair)]
 
 

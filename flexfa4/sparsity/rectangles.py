@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .sides import Axis, Side
+from .sides import Axis, RunNumbers, Side
 from .spans import Kind, counted, row_pointer, run_type
 
 # (begin, end) of the columns of each row, as `bands` has them: int64 [rows] or int each, None for all before or after.
@@ -23,12 +23,12 @@ _SPARE = 4
 
 
 class Labels(Side):
-    """The labels of positions along an axis, as maximal runs of equal ones. values: [n]; begins: int64 [n] from 0, ascending."""
+    """The labels of positions along an axis, as maximal runs of equal ones. values: [n]; bounds: int64 [n + 1], ascending from 0
+    to the length of the axis; begins: without that."""
 
-    def __init__(self, axis: Axis, begins: np.ndarray, values: np.ndarray):
-        self.axis, self.begins, self.values, self.within = axis, begins, values, None
-        self.ends = np.empty_like(begins)
-        self.ends[:-1], self.ends[-1] = begins[1:], axis.length
+    def __init__(self, axis: Axis, bounds: np.ndarray, values: np.ndarray):
+        self.axis, self.bounds, self.values, self.within = axis, bounds, values, None
+        self.begins = bounds[:-1]
 
     def corners(self, i):
         places = np.array((self.axis.first.take(i), self.axis.last.take(i)))
@@ -38,20 +38,15 @@ class Labels(Side):
         return False
 
     @cached_property
-    def touched(self) -> tuple[np.ndarray, np.ndarray]:
-        """(first, one past the last) of the tiles with a position of each run."""
-        return self.axis.ended(self.begins), self.axis.begun(self.ends)
-
-    @cached_property
-    def covered(self) -> tuple[np.ndarray, np.ndarray]:
-        """As `touched`, the tiles of which a run holds all positions; end < first where there are none."""
-        return self.axis.begun(self.begins), self.axis.ended(self.ends)
+    def numbers(self) -> RunNumbers:
+        """The same with a label of its own for each run."""
+        return RunNumbers(self.axis, self.bounds)
 
 
 def labels_at(axis: Axis, values: np.ndarray) -> Labels:
     """From the label of every position, [n]."""
-    begins = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
-    return Labels(axis, begins, values.take(begins))
+    bounds = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1], [True]]))
+    return Labels(axis, bounds, values.take(bounds[:-1]))
 
 
 def both(a: tuple[Labels, Labels], b: tuple[Labels, Labels]) -> tuple[Labels, Labels]:
@@ -59,9 +54,9 @@ def both(a: tuple[Labels, Labels], b: tuple[Labels, Labels]) -> tuple[Labels, La
     counts, codes = zip(*(codes_of(*sides) for sides in (a, b)))
     found = []
     for k in range(2):
-        begins = np.union1d(a[k].begins, b[k].begins)
-        first, second = (codes[n][k].take(x[k].begins.searchsorted(begins, "right") - 1) for n, x in enumerate((a, b)))
-        found.append(Labels(a[k].axis, begins, first * counts[1] + second))
+        bounds = np.union1d(a[k].bounds, b[k].bounds)
+        first, second = (codes[n][k].take(x[k].begins.searchsorted(bounds[:-1], "right") - 1) for n, x in enumerate((a, b)))
+        found.append(Labels(a[k].axis, bounds, first * counts[1] + second))
     return tuple(found)
 
 
@@ -86,6 +81,9 @@ def earlier(a, b):
     return a if b is None else b if a is None else np.minimum(a, b)
 
 
+_KINDS = np.array((Kind.PARTIAL, Kind.FULL), np.int8)
+
+
 class Segments(NamedTuple):
     """Disjoint segments of rows, flat: tile j of row i is at i << bits | j, with as many bits as the number of columns has. int64
     [n] each."""
@@ -106,18 +104,27 @@ def met(rows: Labels, columns: Labels, may: Bounds, must: Bounds) -> tuple[Segme
     pairs, bits = _pairs(rows, columns), bits_of(columns.axis.count)
     if pairs is None:
         return None
-    row, begin, end = _cut(*_rows_of(*pairs, rows.touched, columns.touched), may)
-    row <<= bits
-    begin, end = begin | row, end | row
+    row, run = pairs
+    begin, end = columns.numbers.touched
+    begin, end = flat(bits, *cut(row, begin.take(run), end.take(run), may))
     begin.sort()
     end.sort()
     # Where as many segments have ended as have begun, one that touches no other begins.
     apart = begin[1:] > end[:-1]
-    some = Segments(np.concatenate([begin[:1], begin[1:][apart]]), np.concatenate([end[:-1][apart], end[-1:]]))
+    if not apart.all():
+        begin, end = np.concatenate([begin[:1], begin[1:][apart]]), np.concatenate([end[:-1][apart], end[-1:]])
+    # A row of one label throughout is full where columns are.
+    alone = (rows.numbers.lo == rows.numbers.hi).take(row).nonzero()[0]
+    row, run = row.take(alone), run.take(alone)
+    covered = (x.take(run) for x in columns.numbers.covered)
     both_hold = later(may[0], must[0]), earlier(may[1], must[1])
-    row, begin, end = _cut(*_rows_of(*pairs, rows.covered, columns.covered), both_hold)
-    row <<= bits
-    return some, Segments(begin | row, end | row)
+    return Segments(begin, end), Segments(*flat(bits, *cut(row, *covered, both_hold)))
+
+
+def flat(bits: int, row: np.ndarray, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(begin, end) of segments as flat places."""
+    row = row << bits
+    return begin | row, end | row
 
 
 def in_order(segments: Segments) -> Segments:
@@ -126,30 +133,23 @@ def in_order(segments: Segments) -> Segments:
 
 
 def _pairs(rows: Labels, columns: Labels) -> tuple[np.ndarray, np.ndarray] | None:
-    """Runs of rows and of columns with the same label; None where they have too many tiles."""
+    """Rows, and runs of columns with a label that a row has; None where there are too many."""
     order = columns.values.argsort(kind="stable")
     ordered = columns.values.take(order)
     low, high = ordered.searchsorted(rows.values, "left"), ordered.searchsorted(rows.values, "right")
-    count = high - low
-    first, end = rows.touched
-    if int((count * (end - first)).sum()) > min(_MOST_MET, rows.axis.count * columns.axis.count):
+    first, last = rows.numbers.lo, rows.numbers.hi
+    length = last - first
+    length += 1
+    run = counted(first, length)
+    count = (high - low).take(run)
+    if int(count.sum()) > min(_MOST_MET, rows.axis.count * columns.axis.count):
         return None
-    return np.arange(count.size).repeat(count), order.take(counted(low, count))
+    return np.arange(rows.axis.count).repeat(length).repeat(count), order.take(counted(low.take(run), count))
 
 
-def _rows_of(a: np.ndarray, b: np.ndarray, rows: tuple, columns: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(row, begin, end): the columns of runs b in each row of runs a. rows, columns: (first, end) tiles of all runs."""
-    first, begin, end = rows[0].take(a), columns[0].take(b), columns[1].take(b)
-    count = np.maximum(rows[1].take(a) - first, 0)
-    count[begin >= end] = 0
-    return counted(first, count), begin.repeat(count), end.repeat(count)
-
-
-def _cut(row: np.ndarray, begin: np.ndarray, end: np.ndarray, bounds: Bounds) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def cut(row: np.ndarray, begin: np.ndarray, end: np.ndarray, bounds: Bounds) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(row, begin, end) of what is left within bounds."""
     low, high = bounds
-    if low is None and high is None:
-        return row, begin, end
     if low is not None:
         begin = np.maximum(begin, low.take(row) if isinstance(low, np.ndarray) else low)
     if high is not None:
@@ -158,22 +158,43 @@ def _cut(row: np.ndarray, begin: np.ndarray, end: np.ndarray, bounds: Bounds) ->
     return row.take(there), begin.take(there), end.take(there)
 
 
-def without(whole: Segments, part: Segments) -> Segments:
-    """What is left of segments without others inside them, ascending."""
-    begin, end = np.concatenate([whole.begin, part.end]), np.concatenate([part.begin, whole.end])
-    begin.sort()
-    end.sort()
-    there = (begin < end).nonzero()[0]
-    return Segments(begin.take(there), end.take(there))
+class Runs(NamedTuple):
+    """Runs of tiles, rows and columns ascending: (row, begin, end) int64 [n] each, and which are FULL, bool [n]."""
+
+    row: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    full: np.ndarray
+
+    def those(self, full: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(row, begin, end) of the FULL ones, or of the PARTIAL ones."""
+        there = (self.full if full else ~self.full).nonzero()[0]
+        return self.row.take(there), self.begin.take(there), self.end.take(there)
+
+    def packed(self, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
+        """(row_ptr, runs), as in Spans."""
+        runs = np.empty((self.row.size, 3), run_type(columns))
+        runs[:, 0], runs[:, 1], runs[:, 2] = self.begin, self.end, _KINDS.take(self.full)
+        return row_pointer(self.row, rows), runs
 
 
-def within(segments: Segments, bounds: Bounds, columns: int) -> Segments:
-    """What is left of segments between bounds of their rows."""
-    bits = bits_of(columns)
+def split(some: Segments, full: Segments, columns: int) -> Runs:
+    """Segments that are PARTIAL but for maximal ones inside them that are FULL."""
+    # Each place with what begins there: 0 for PARTIAL, 1 for FULL, 2 for a gap. At one place, the last of them is no empty one.
+    place = np.concatenate([some.begin, full.end, full.begin, some.end])
+    place <<= 2
+    count = some.begin.size + full.begin.size
+    place[count:] |= 1
+    place[count + full.begin.size:] += 1
+    place.sort()
+    kind = place & 3
+    place >>= 2
+    at = ((place[:-1] < place[1:]) & (kind[:-1] != 2)).nonzero()[0]
+    begin, bits = place.take(at), bits_of(columns)
     low = (1 << bits) - 1
-    row, begin, end = _cut(segments.begin >> bits, segments.begin & low, segments.end & low, bounds)
-    row <<= bits
-    return Segments(begin | row, end | row)
+    full = kind.take(at) == 1
+    at += 1
+    return Runs(begin >> bits, begin & low, place.take(at) & low, full)
 
 
 def holding(segments: Segments, places: np.ndarray) -> np.ndarray:
@@ -182,27 +203,3 @@ def holding(segments: Segments, places: np.ndarray) -> np.ndarray:
         return np.zeros(places.shape, bool)
     at = segments.begin.searchsorted(places, "right") - 1
     return (at >= 0) & (places < segments.end.take(at, mode="clip"))
-
-
-def places_in(segments: Segments, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """(row, column) of all tiles of segments."""
-    bits = bits_of(columns)
-    places = counted(segments.begin, segments.end - segments.begin)
-    return places >> bits, places & ((1 << bits) - 1)
-
-
-def runs_of(full: Segments, partial: Segments, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """(row_ptr, runs), as in Spans, of FULL and PARTIAL segments that are maximal and disjoint."""
-    bits = bits_of(columns)
-    low, count = (1 << bits) - 1, full.begin.size
-    begin, end = np.concatenate([full.begin, partial.begin]), np.concatenate([full.end, partial.end])
-    begin <<= 1
-    begin[:count] |= 1
-    begin.sort()
-    end.sort()
-    runs = np.empty((begin.size, 3), run_type(columns))
-    runs[:, 2] = (begin & 1) + int(Kind.PARTIAL)
-    begin >>= 1
-    np.bitwise_and(begin, low, out=runs[:, 0], casting="unsafe")
-    np.bitwise_and(end, low, out=runs[:, 1], casting="unsafe")
-    return row_pointer(begin >> bits, rows), runs

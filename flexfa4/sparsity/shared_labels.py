@@ -63,7 +63,7 @@ class SharedLabels:
 
 def _in_tiles(labels: Labels, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """(tile, label) of all labels in all tiles, each once, tiles ascending."""
-    first, end = labels.touched
+    first, end = labels.numbers.touched
     tiles = np.maximum(end - first, 0)
     key = counted(first, tiles) * count + codes.repeat(tiles)
     key.sort()

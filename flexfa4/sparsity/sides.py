@@ -48,17 +48,19 @@ class Axis:
         return np.array((self.first, self.first, self.last)), np.array((self.last, self.first, self.last))
 
     def begun(self, v: np.ndarray) -> np.ndarray:
-        """How many tiles begin before positions v, int64 [m], from 0 to any number past the end."""
+        """How many tiles begin before positions v, int64 [m], ascending from 0 to any number past the end."""
         if not self.on_grid:
             return self.first.searchsorted(v)
-        return np.minimum((v + (self.tile - 1)) // self.tile, self.count)
+        found = (v + (self.tile - 1)) // self.tile
+        return np.minimum(found, self.count) if v[-1] > self.length else found
 
     def ended(self, v: np.ndarray) -> np.ndarray:
-        """How many tiles have their last position before positions v, as in `begun`, ascending."""
+        """How many tiles have their last position before positions v, as in `begun`."""
         if not self.on_grid:
             return self.last.searchsorted(v)
         found = v // self.tile
-        found[v.searchsorted(self.length):] = self.count
+        if v[-1] > self.length or self.length % self.tile:
+            found[v.searchsorted(self.length):] = self.count
         return found
 
 
@@ -196,12 +198,22 @@ class RunNumbers(Side):
     dense = True
 
     def __init__(self, axis: Axis, starts: np.ndarray):
-        self._low, self._high = axis.begun(starts), axis.ended(starts)
+        self._low, self._high = low, high = axis.begun(starts), axis.ended(starts)
         number = np.arange(starts.size - 1)
-        self.lo = number.repeat(self._low[1:] - self._low[:-1])
+        self.lo = number.repeat(low[1:] - low[:-1])
         # The last run whose first tile with it as the greatest is this one.
-        self.hi = number.repeat(self._high[1:] - self._high[:-1])
+        self.hi = number.repeat(high[1:] - high[:-1])
         self.within = 0, starts.size - 2
+
+    @property
+    def touched(self) -> tuple[np.ndarray, np.ndarray]:
+        """(first, one past the last) of the tiles with a position of each run."""
+        return self._high[:-1], self._low[1:]
+
+    @property
+    def covered(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `touched`, the tiles of which a run holds all positions; end <= first where there are none."""
+        return self._low[:-1], self._high[1:]
 
     def corners(self, i):
         return np.array((self.lo.take(i), self.hi.take(i)))

@@ -263,7 +263,7 @@ def run_type(columns: int) -> type:
 def row_pointer(row: np.ndarray, rows: int) -> np.ndarray:
     """int32 [rows + 1]: where the entries of each row begin, of entries whose rows ascend."""
     pointer = np.zeros(rows + 1, np.int32)
-    np.cumsum(np.bincount(row, minlength=rows), out=pointer[1:])
+    np.bincount(row, minlength=rows).cumsum(dtype=np.int32, out=pointer[1:])
     return pointer
 
 

@@ -165,8 +165,8 @@ class TermSides:
             found = runs_along(table, row, side, axis.length)
             if found is None:
                 raise Unfit
-            begins, first, last = found
-            self._named[key] = Labels(axis, begins, table.runs.values[first:last])
+            bounds, first, last = found
+            self._named[key] = Labels(axis, bounds, table.runs.values[first:last])
         return self._named[key]
 
 
