@@ -78,7 +78,8 @@ def _changes(flat: np.ndarray, length: int) -> np.ndarray:
         np.not_equal(part[before:], flat[begin + before - 1:begin + part.size - 1], out=there[before:part.size])
         if flat.size > length:
             there[-begin % length:part.size:length] = True
-        there[part.size:] = False
+        if part.size < there.size:
+            there[part.size:] = False
         at = _places(there)
         if begin:
             at += begin

@@ -183,8 +183,8 @@ class _Mask:
         columns = self.columns.count
         bounds = np.empty((self.rows.count, len(cuts) + 2), np.int64)
         bounds[:, 0], bounds[:, -1] = 0, columns
-        for i, cut in enumerate(cuts):
-            bounds[:, i + 1] = cut
+        for i, places in enumerate(cuts):
+            bounds[:, i + 1] = places
         if not marks:
             bounds.sort(axis=1)
             row, which = np.nonzero(bounds[:, 1:] > bounds[:, :-1])

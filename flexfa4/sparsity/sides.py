@@ -6,6 +6,7 @@ comes back, which are known by the positions at which their runs begin. There a 
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
+from typing import Callable
 
 import numpy as np
 
@@ -143,7 +144,14 @@ class Position(Side):
     def __init__(self, axis: Axis, added: int = 0):
         self.axis, self.added = axis, added
         self.within = added, added + axis.length - 1
-        self.lo, self.hi = (axis.first, axis.last) if added == 0 else (axis.first + added, axis.last + added)
+
+    @cached_property
+    def lo(self) -> np.ndarray:
+        return self.axis.first + self.added if self.added else self.axis.first
+
+    @cached_property
+    def hi(self) -> np.ndarray:
+        return self.axis.last + self.added if self.added else self.axis.last
 
     def corners(self, i):
         return np.array((self.lo.take(i), self.hi.take(i)))
@@ -152,11 +160,23 @@ class Position(Side):
         return True
 
     def from_low(self, other, beyond):
+        return self._reach(Position._from_low, other, beyond)
+
+    def from_high(self, other, beyond):
+        return self._reach(Position._from_high, other, beyond)
+
+    def _reach(self, way: Callable, other: Side, beyond: bool) -> np.ndarray:
+        if type(other) is Position and self.axis.on_grid and other.axis.on_grid:
+            mine, its = self.axis, other.axis
+            return _of_grids(way, (mine.length, mine.tile, self.added), (its.length, its.tile, other.added), beyond)
+        return way(self, other, beyond)
+
+    def _from_low(self, other, beyond):
         if not self._exact(other):
             return super().from_low(other, beyond)
         return self._tiles(other, other.hi, self.axis.tile - 1, beyond - self.added + self.axis.tile - 1)
 
-    def from_high(self, other, beyond):
+    def _from_high(self, other, beyond):
         if not self._exact(other):
             return super().from_high(other, beyond)
         more, length = beyond - self.added, self.axis.length
@@ -189,6 +209,14 @@ class Position(Side):
         if most + more >= axis.count * axis.tile:
             tiles = np.minimum(tiles, axis.count)
         return tiles
+
+
+@lru_cache(maxsize=16)
+def _of_grids(way: Callable, mine: tuple[int, int, int], its: tuple[int, int, int], beyond: bool) -> np.ndarray:
+    """What positions reach on grids, (length, tile, added) each, which are the same in most builds."""
+    found = way(*(Position(Axis(Op.Q, length, tile), added) for length, tile, added in (mine, its)), beyond)
+    found.flags.writeable = False
+    return found
 
 
 class RunNumbers(Side):

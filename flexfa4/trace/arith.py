@@ -20,6 +20,7 @@ from .recorder import active, refuse
 from .tracer import Traced
 
 Number = (bool, int, float)
+_BOOL = DType.BOOL                  # an enumeration's members are slow to look up
 
 
 def lift(x):
@@ -197,8 +198,8 @@ def _chain(a: Traced, exponent: int, dtype: DType) -> Traced:
 
 
 def bitwise(op: Op, a, b) -> Traced:
-    if type(a) is Traced and type(b) is Traced and a.node.dtype is b.node.dtype is DType.BOOL:
-        return emit(op, (a.node, b.node), DType.BOOL)
+    if type(a) is Traced and type(b) is Traced and a.node.dtype is b.node.dtype is _BOOL:
+        return Traced(node(op, (a.node, b.node), _BOOL))
     a, b = lift(a), lift(b)
     dtype = dtype_of(a, b)
     if dtype.is_float:
@@ -226,9 +227,9 @@ def compare(op: Op, a, b, *, swap: bool = False) -> Traced:
         x, y = as_node(a, dtype), as_node(b, dtype)
     if swap:
         x, y = y, x
-    if dtype.is_bool and op in (Op.LT, Op.LE):
+    if dtype is _BOOL and op in (Op.LT, Op.LE):
         return emit(Op.AND if op is Op.LT else Op.OR, (node(Op.NOT, (x,), dtype), y), dtype)
-    return emit(op, (x, y), DType.BOOL)
+    return Traced(node(op, (x, y), _BOOL))
 
 
 def extremum(op: Op, a, b, tie: int | None = None) -> Traced:

@@ -17,7 +17,6 @@ from .recorder import active, capture_name, refuse
 from .tracer import Symbolic
 
 _MOST_ITEMS = 64
-_NO_ARRAYS = (torch.Tensor, bool, int, float, str)
 # Modules, by their first name, whose functions and classes hold no array of the user's.
 _FOREIGN = frozenset({"torch", "numpy", "builtins", "math", "functools", "typing", "enum", "dataclasses", "collections"})
 
@@ -55,9 +54,6 @@ class CapturedArray(np.ndarray):
 def adopt_arrays(fn, depth: int = 6):
     """`fn`, or where arrays hang on it (closure, defaults, arguments of a partial, attributes of self or of its class, globals
     that it names and what hangs on those) a copy of it that sees them as `CapturedArray`s."""
-    if type(fn) is types.FunctionType and not (fn.__defaults__ or fn.__kwdefaults__ or fn.__code__.co_names):
-        if all(not is_empty(c) and isinstance(c.cell_contents, _NO_ARRAYS) for c in fn.__closure__ or ()):
-            return fn
     new = _Adoption().of(fn, depth)
     return fn if new is None else new
 

@@ -145,7 +145,7 @@ def _bind_anew(fn, kind: str, score_dtype: DType, code, key: tuple) -> tuple[Bou
     if None in used:
         return bound, None
     walk.guards.demand(0, "{now}() is {dtype}", now=torch.get_default_dtype, dtype=torch.get_default_dtype())
-    more = [*([walk.shaped] if recorder.shape_read else ()), *([walk.strict] if recorder.folded else ())]
+    more = [*([walk.shaped()] if recorder.shape_read else ()), *([walk.strict()] if recorder.folded else ())]
     check = walk.guards.check(walk.first_places, *more)
     first = Binding(tuple(walk.tensors.values()), weakref.ref(bound))
     entry = Entry(check, tuple(walk.places), used, not recorder.folded, bound.graph, bound.literals, bound.origin,

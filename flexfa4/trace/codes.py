@@ -10,6 +10,8 @@ import types
 import weakref
 from dataclasses import dataclass
 
+import torch
+
 # Built-in functions that read state which no walk over closures and globals can see.
 _DYNAMIC = frozenset({"vars", "globals", "locals", "eval", "exec", "compile", "__import__", "open", "input", "id", "setattr",
                       "delattr", "hash", "dir", "breakpoint", "help"})
@@ -25,6 +27,9 @@ _GLOBAL_OPS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLO
 _CALLS = frozenset({"CALL", "PRECALL", "CALL_FUNCTION"})
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 _MATCH_CLASS = dis.opmap.get("MATCH_CLASS", -1)            # since Python 3.10
+
+# Values that run no code of their own when a mod uses them, and hold no array.
+_PLAIN = (torch.Tensor, bool, int, float, type(None), torch.dtype)
 
 _known: dict[int, tuple[weakref.ref, "Reads"]] = {}
 
@@ -44,10 +49,14 @@ NOTHING = Reads((), frozenset(), frozenset(), False)
 
 def reads(code: types.CodeType) -> Reads:
     """The reads of a code object and of the functions and comprehensions nested in it."""
+    # Globals, attributes and modules are all named in co_names, which is empty for most lambdas: reading instructions is slow.
+    unnamed = not code.co_names and _MATCH_CLASS not in code.co_code[::2]
+    if unnamed and types.CodeType not in map(type, code.co_consts):
+        return NOTHING
     found = _known.get(id(code))
     if found is not None and found[0]() is code:
         return found[1]
-    result = _analyse(code)
+    result = _analyse(code, unnamed)
     key = id(code)
     _known[key] = (weakref.ref(code, lambda _, key=key, known=_known: known.pop(key, None)), result)
     return result
@@ -62,13 +71,21 @@ def is_empty(cell: types.CellType) -> bool:
     return False
 
 
-def _analyse(code: types.CodeType) -> Reads:
+def of_plain_values(fn) -> bool:
+    """Whether a callable is a function that names no globals or modules and closes over plain values alone, as most masks are:
+    nothing else is in its reach."""
+    if type(fn) is not types.FunctionType:
+        return False
+    found = reads(fn.__code__)
+    if found is not NOTHING and (found.names or found.imports or found.dynamic):
+        return False
+    cells = [None if is_empty(c) else c.cell_contents for c in fn.__closure__ or ()]
+    return all([isinstance(x, _PLAIN) for x in (*cells, *(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values())])
+
+
+def _analyse(code: types.CodeType, unnamed: bool) -> Reads:
     names: dict[str, None] = {}
     attributes, imports, dynamic = set(), set(), False
-    # Globals, attributes and modules are all named in co_names, which is empty for most lambdas: reading instructions is slow.
-    unnamed = not code.co_names and _MATCH_CLASS not in code.co_code[::2]
-    if unnamed and types.CodeType not in map(type, code.co_consts):
-        return NOTHING
     instructions = [] if unnamed else list(dis.get_instructions(code))
     for i, instruction in enumerate(instructions):
         if instruction.opname in _GLOBAL_OPS:

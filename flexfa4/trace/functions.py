@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import difflib
+from functools import partial
 from typing import Callable
 
 import torch
@@ -13,7 +14,7 @@ from .arith import bitwise, compare, extremum, integer_like, lift, logical, roun
 from .lanes import Lanes, View, elementwise, index_view, missing_index, whole
 from .mode import RANDOM, UNSET, refuse_random, refuse_unset
 from .recorder import active, refuse
-from .tracer import METHODS, Symbolic, Traced
+from .tracer import METHODS, Symbolic, Traced, set_operators
 
 
 def _unary(op: Op) -> Callable:
@@ -31,14 +32,14 @@ ELEMENTWISE: dict[str, Callable] = {
     "fmin": lambda a, b: compose.fmax(a, b, Op.MIN), "fmax": compose.fmax,
     "clamp": arith.clamp, "clip": arith.clamp,
     "clamp_min": lambda x, min: arith.clamp(x, min=min), "clamp_max": lambda x, max: arith.clamp(x, max=max),
-    "bitwise_and": lambda a, b: bitwise(Op.AND, a, b), "bitwise_or": lambda a, b: bitwise(Op.OR, a, b),
-    "bitwise_xor": lambda a, b: bitwise(Op.XOR, a, b), "bitwise_not": arith.invert,
+    "bitwise_and": partial(bitwise, Op.AND), "bitwise_or": partial(bitwise, Op.OR),
+    "bitwise_xor": partial(bitwise, Op.XOR), "bitwise_not": arith.invert,
     "bitwise_left_shift": lambda a, b: shift(Op.SHL, a, b), "bitwise_right_shift": lambda a, b: shift(Op.SHR, a, b),
     "logical_and": lambda a, b: logical(Op.AND, a, b), "logical_or": lambda a, b: logical(Op.OR, a, b),
     "logical_xor": lambda a, b: logical(Op.XOR, a, b), "logical_not": lambda x: arith.invert(arith.truth(x)),
-    "lt": lambda a, b: compare(Op.LT, a, b), "le": lambda a, b: compare(Op.LE, a, b),
-    "gt": lambda a, b: compare(Op.LT, a, b, swap=True), "ge": lambda a, b: compare(Op.LE, a, b, swap=True),
-    "eq": lambda a, b: compare(Op.EQ, a, b), "ne": lambda a, b: compare(Op.NE, a, b),
+    "lt": partial(compare, Op.LT), "le": partial(compare, Op.LE),
+    "gt": partial(compare, Op.LT, swap=True), "ge": partial(compare, Op.LE, swap=True),
+    "eq": partial(compare, Op.EQ), "ne": partial(compare, Op.NE),
     "where": arith.where, "masked_fill": compose.masked_fill,
     "neg": arith.negative, "positive": compose.positive, "abs": lambda x: arith.number_unary(Op.ABS, x),
     "sign": lambda x: arith.number_unary(Op.SIGN, x), "floor": lambda x: rounding(Op.FLOOR, x),
@@ -393,6 +394,7 @@ def _fill_tables() -> dict:
     METHODS.update({alias: METHODS[name] for alias, name in ALIASES.items()})
     METHODS.update({f"{name}_": _in_place(name) for name in IN_PLACE})
     METHODS.update({"zero_": _zero_, "fill_": _fill_, "dispatch": dispatch, "unknown": unknown})
+    set_operators()
     table = {}
     for home in (torch.Tensor, torch, torch.nn.functional, torch.special):
         for name, handler in METHODS.items():

@@ -89,6 +89,7 @@ class Walk:
         self.tensors: dict[int, weakref.ref] = {}      # by id, in the order of their numbers
         self.places: list[TensorPlace] = []
         self.first_places: list[int] = []              # registers, in the order of the numbers
+        self._met: list[tuple] = []                    # (register, tensor, its version) of each place
         self.unversioned: str | None = None
         self.attributes: frozenset[str] = frozenset()
         try:
@@ -104,13 +105,27 @@ class Walk:
             known = self.attributes
             self.guards, self._seen = Lines(), set()
             self.demand = self.guards.demand
-            self.strict = Lines()                          # by version and data pointer: for values read on the host
-            self.shaped = Lines()                          # by shape: where a length was read
-            self.tensors, self.places, self.first_places = {}, [], []
+            self.tensors, self.places, self.first_places, self._met = {}, [], [], []
             self.visit(fn, 0)
             if self.attributes == known:
                 return
         raise Unversioned("too many indirections")
+
+    def shaped(self) -> Lines:
+        """Guards by shape and device, where a length was read."""
+        lines = Lines()
+        for at, t, _ in self._met:
+            lines.demand(at, "{v}.shape == {shape} and {v}.device == {device}", shape=t.shape, device=t.device)
+        return lines
+
+    def strict(self) -> Lines:
+        """Guards by version and data pointer, where values were read on the host; they never hold where it changed since."""
+        lines = Lines()
+        for at, t, version in self._met:
+            state = tensor_state(t) if version is not None and t._version == version else None
+            lines.demand(at, "{state} is not None and {now}({v}) == {state} and {v}.requires_grad is {trains}",
+                         state=state, now=tensor_state, trains=t.requires_grad)
+        return lines
 
     def take(self, at: int, template: str, **objects) -> int:
         """A register for what `template` reads of register `at`; see `checks.Lines`."""
@@ -216,9 +231,7 @@ class Walk:
             for name in sorted(self.attributes & own.keys()):
                 self.visit(own[name], self._own(at, name))
             self._absent(self.attributes - own.keys(), at, "{v}.__dict__")
-        self.shaped.demand(at, "{v}.shape == {shape} and {v}.device == {device}", shape=t.shape, device=t.device)
-        self.strict.demand(at, "{state} is not None and {now}({v}) == {state} and {v}.requires_grad is {trains}",
-                           state=tensor_state(t), now=tensor_state, trains=t.requires_grad)
+        self._met.append((at, t, None if t.is_inference() else t._version))
 
     def _function(self, fn: types.FunctionType, at: int) -> None:
         code = fn.__code__

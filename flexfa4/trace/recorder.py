@@ -152,13 +152,13 @@ def refuse_own_gradient(is_float: bool) -> None:
     recorder = active()
     if recorder.own_gradient_allowed:
         return
-    frame = sys._getframe(2)
+    frame, outermost = sys._getframe(3), recorder.outermost        # beyond Traced, and what of this package made one
     while frame is not None:
         code = frame.f_code
         if code is _APPLY:
             raise refuse("a torch.autograd.Function in a mod: its backward would be replaced by the derivative of its forward",
                          "its forward as plain torch functions")
-        if code is recorder.outermost:
+        if code is outermost:
             break
         frame = frame.f_back
     if is_float and recorder.grad_mode and recorder.differentiable and not torch.is_grad_enabled():

@@ -15,6 +15,7 @@ from ..ir.graph import ARGUMENTS, topological
 from ..tensors import TO_TORCH
 from . import arith, functions  # noqa: F401  (functions fills the table of methods)
 from .arrays import adopt_arrays
+from .codes import of_plain_values
 from .lanes import Lanes, whole
 from .mode import TracingMode
 from .randomness import draws
@@ -46,14 +47,16 @@ def record(fn, kind: str, score_dtype: DType = DType.F32) -> tuple[BoundGraph, R
     _refuse_kind(fn, kind, name, f"{file}:{line}")
     recorder = Recorder(name, kind != "mask")
     recorder.outermost = record.__code__
-    drawing = draws(fn)
+    # Reading the states of generators takes a third of a trace.
+    plain = of_plain_values(fn)
+    drawing = None if plain else draws(fn)
     arguments = _arguments_of_plain(fn, kind, score_dtype)
     if arguments is None:
         with recording(recorder):
             arguments = _arguments(fn, kind, score_dtype, f"{file}:{line}")
     with recording(recorder), TracingMode(recorder):
         try:
-            result = adopt_arrays(fn)(*arguments)
+            result = (fn if plain else adopt_arrays(fn))(*arguments)
             root = _root(result, kind, score_dtype, f"{file}:{line}", name)
         except FlexError:
             raise

@@ -169,16 +169,8 @@ def current_device() -> torch.device:
     return tensors[0].device if tensors else torch.device("cpu")
 
 
-def _reflected(name: str):
-    return lambda self, other: METHODS[name](other, self)
-
-
-def _forward(name: str):
-    return lambda self, other: METHODS[name](self, other)
-
-
-def _in_place(name: str):
-    return lambda self, other: METHODS[name + "_"](self, other)
+def _reflected(handler):
+    return lambda self, other: handler(other, self)
 
 
 _BINARY = {
@@ -186,16 +178,18 @@ _BINARY = {
     "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "bitwise_left_shift",
     "rshift": "bitwise_right_shift", "matmul": "matmul",
 }
-for _dunder, _name in _BINARY.items():
-    setattr(Symbolic, f"__{_dunder}__", _forward(_name))
-    setattr(Symbolic, f"__r{_dunder}__", _reflected(_name))
-    if _dunder != "matmul":
-        setattr(Symbolic, f"__i{_dunder}__", _in_place(_name))
-for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
-    setattr(Symbolic, f"__{_name}__", _forward(_name))
-for _dunder, _name in {"neg": "neg", "abs": "abs", "invert": "bitwise_not"}.items():
-    setattr(Symbolic, f"__{_dunder}__", (lambda key: lambda self: METHODS[key](self))(_name))
-Symbolic.__getitem__ = lambda self, index: METHODS["getitem"](self, index)
+_SAME = {**{name: name for name in ("lt", "le", "gt", "ge", "eq", "ne", "neg", "abs", "getitem")}, "invert": "bitwise_not"}
+
+
+def set_operators() -> None:
+    """Makes the handlers of operators, which are functions, the methods that Python looks up; once the table is filled."""
+    for dunder, name in _BINARY.items():
+        setattr(Symbolic, f"__{dunder}__", METHODS[name])
+        setattr(Symbolic, f"__r{dunder}__", _reflected(METHODS[name]))
+        if dunder != "matmul":
+            setattr(Symbolic, f"__i{dunder}__", METHODS[name + "_"])
+    for dunder, name in _SAME.items():
+        setattr(Symbolic, f"__{dunder}__", METHODS[name])
 
 
 def _host_refusal(what: str, instead: str):
