@@ -18,7 +18,7 @@ from flexfa4.ir import Op
 
 from .rectangles import Labels, bits_of, both, cut, earlier, holding, in_order, later, met, split
 from .sides import Axis, Position, RunNumbers, Side
-from .spans import Kind, counted, joined, run_type, runs_in_order, runs_of_segments
+from .spans import PARTIAL_FULL, Kind, counted, joined, run_type, runs_in_order, runs_of_segments
 from .term_sides import TermSides, Unfit, come_back
 
 # Undecided tiles, and changes of a term along the columns, beyond which looking at every tile is as good.
@@ -300,9 +300,6 @@ def _tiles_of(segments: Sequence[tuple]) -> tuple[np.ndarray, np.ndarray]:
     return row.repeat(length), counted(begin, length)
 
 
-_KINDS = np.array((Kind.PARTIAL, Kind.FULL), np.int8)
-
-
 def _packed(bounds: tuple[np.ndarray, ...], columns: int) -> tuple[np.ndarray, np.ndarray]:
     """(row_ptr, runs) of rows that are a PARTIAL, a FULL and a PARTIAL run, some of them empty, between four `bounds` [rows]."""
     rows, dtype = bounds[0].size, run_type(columns)
@@ -317,7 +314,7 @@ def _packed(bounds: tuple[np.ndarray, ...], columns: int) -> tuple[np.ndarray, n
     at = there.nonzero()[0]
     runs = np.empty((at.size, 3), dtype)
     runs[:, 0] = flat.take(at)
-    runs[:, 2] = _KINDS.take(at & 1)
+    runs[:, 2] = PARTIAL_FULL.take(at & 1)
     at += 1
     runs[:, 1] = flat.take(at)
     pointer = np.zeros(rows + 1, np.int32)

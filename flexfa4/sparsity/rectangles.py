@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .sides import Axis, RunNumbers, Side
-from .spans import Kind, counted, row_pointer, run_type
+from .spans import PARTIAL_FULL, counted, row_pointer, run_type
 
 # (begin, end) of the columns of each row, as `bands` has them: int64 [rows] or int each, None for all before or after.
 Bounds = tuple
@@ -79,9 +79,6 @@ def later(a, b):
 def earlier(a, b):
     """The lesser of two ends, of which None is after all columns."""
     return a if b is None else b if a is None else np.minimum(a, b)
-
-
-_KINDS = np.array((Kind.PARTIAL, Kind.FULL), np.int8)
 
 
 class Segments(NamedTuple):
@@ -174,7 +171,7 @@ class Runs(NamedTuple):
     def packed(self, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
         """(row_ptr, runs), as in Spans."""
         runs = np.empty((self.row.size, 3), run_type(columns))
-        runs[:, 0], runs[:, 1], runs[:, 2] = self.begin, self.end, _KINDS.take(self.full)
+        runs[:, 0], runs[:, 1], runs[:, 2] = self.begin, self.end, PARTIAL_FULL.take(self.full)
         return row_pointer(self.row, rows), runs
 
 

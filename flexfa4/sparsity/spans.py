@@ -25,6 +25,10 @@ class Kind(IntEnum):
     FULL = 2
 
 
+# To look kinds up in: numpy takes its time over an enumeration.
+PARTIAL_FULL = np.array((Kind.PARTIAL, Kind.FULL), np.int8)
+
+
 class Grid:
     """How many tiles lengths make at tile sizes; the last one of each axis may be ragged."""
 
