@@ -116,6 +116,9 @@ def table() -> str:
 
 
 if __name__ == "__main__":
+    from command_line import check
+
+    check(__doc__, range(1, 3), first=(*CASES, "table"))
     what, seconds = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 300
     if what != "table":
         print("complete" if sweep(what, seconds) else "not complete: run again")

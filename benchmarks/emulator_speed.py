@@ -1,10 +1,16 @@
-"""Speed of the emulator on flash-attn-4's sm_100a forward, S=2048 H=4 D=128 causal. Needs flash-attn-4. Run from the checkout."""
+"""Speed of the emulator on flash-attn-4's sm_100a forward, S=2048 H=4 D=128 causal. Needs flash-attn-4.
+
+    python benchmarks/emulator_speed.py [sm_90a | sm_100a]
+"""
 
 import sys
 import time
 import warnings
 from pathlib import Path
 
+from command_line import check
+
+check(__doc__, range(2), first=("sm_90a", "sm_100a"))
 warnings.simplefilter("ignore")
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "emulator")]

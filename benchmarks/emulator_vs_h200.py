@@ -108,4 +108,7 @@ def compare(source: Path) -> None:
 
 
 if __name__ == "__main__":
+    from command_line import check
+
+    check(__doc__, range(2, 3), first=("gpu", "compare"))
     dict(gpu=on_gpu, compare=compare)[sys.argv[1]](Path(sys.argv[2]))

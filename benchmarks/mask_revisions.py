@@ -42,6 +42,10 @@ def load(root: Path) -> Callable:
     return flexfa4.create_block_mask
 
 
+if __name__ == "__main__":
+    from command_line import check
+
+    check(__doc__, range(1, 2))
 BEFORE = load(Path(sys.argv[1]).resolve()) if __name__ == "__main__" and len(sys.argv) > 1 else None
 AFTER = load(ROOT)
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]

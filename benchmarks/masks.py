@@ -329,4 +329,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    from command_line import check
+
+    check(__doc__, options=("--no-torch", "--launch", "--random"))
     main()

@@ -141,4 +141,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    from command_line import check
+
+    check(__doc__, options=("--no-torch",))
     main()

@@ -48,8 +48,11 @@ def unpacked(file) -> dict:
 
 
 def on_gpu(folder: Path, pattern: str, skip: list[str]) -> None:
+    import torch
     from micro.program import run_on_gpu
 
+    if not torch.cuda.is_available():
+        raise SystemExit("no CUDA device: nothing run")
     folder.mkdir(parents=True, exist_ok=True)
     for file, chosen in programs().items():
         target = folder / f"{file}.npz"
@@ -104,6 +107,9 @@ def record(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    from command_line import check
+
+    check(__doc__, range(1, 1 << 20))
     if sys.argv[1] in ("compare", "record"):
         dict(compare=compare, record=record)[sys.argv[1]](Path(sys.argv[2]))
     else:

@@ -74,4 +74,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    from command_line import check
+
+    check(__doc__)
     sys.exit(main())

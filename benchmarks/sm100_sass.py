@@ -203,6 +203,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    from command_line import check
+
+    check(__doc__, range(2), first=("flexfa4", "flash-attn-4"))
     warnings.simplefilter("ignore")
     sys.path.insert(0, str(ROOT))
     if (ROOT / "tests" / "conftest.py").exists():

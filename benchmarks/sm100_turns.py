@@ -55,4 +55,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    from command_line import check
+
+    check(__doc__)
     main()

@@ -113,4 +113,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    from command_line import check
+
+    check(__doc__, range(1, 2))
     main(Path(sys.argv[1]))

@@ -106,4 +106,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    from command_line import check
+
+    check(__doc__, range(2))
     main()
