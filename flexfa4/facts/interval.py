@@ -8,7 +8,7 @@ their rounding, fused or not.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Mapping, Sequence
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 
 from flexfa4.ir import Graph, Node, Op
 from flexfa4.ir.bound import BoundGraph
+from flexfa4.threads import cached_property
 
 from .breaks import breaks
 from .interval_rules import INTERVAL

@@ -6,12 +6,12 @@ tells most such tiles apart too.
 """
 from __future__ import annotations
 
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from flexfa4.ir import DType, Node, Op
+from flexfa4.threads import cached_property
 
 from .indices import spreads, wrapped
 from .interval_values import Interval, Space, boolean, either, negate

@@ -8,9 +8,10 @@ all in range, and returns (lo, hi) arrays.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
+
+from flexfa4.threads import cached_property
 
 from .interval_values import Space
 

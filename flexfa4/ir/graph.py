@@ -6,16 +6,17 @@ literal value. What changes from call to call travels beside it in a `BoundGraph
 """
 from __future__ import annotations
 
-import threading
 import weakref
 from dataclasses import dataclass, field
 from typing import Hashable, Iterator, NamedTuple
+
+from flexfa4.threads import make_lock
 
 from .dtypes import DType
 from .ops import Op
 
 _interned: "weakref.WeakValueDictionary[tuple, Node]" = weakref.WeakValueDictionary()
-_lock = threading.Lock()
+_lock = make_lock()
 
 
 class Node:

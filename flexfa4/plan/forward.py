@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+
+from flexfa4.threads import cached_property
 
 from .barriers import Barrier, Role, check_table, sm90_forward_barriers, sm100_forward_barriers
 from .budget import MBARRIER_BYTES, WARPS_PER_GROUP, Buffer, Columns, check_registers, check_smem, check_tmem, require

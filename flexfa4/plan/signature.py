@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
 
 from flexfa4.ir import DType, Graph
 from flexfa4.ir.text import parse
+from flexfa4.threads import cached_property
 
 from .plan import ARCHITECTURES, Plan
 from .ranges import Assumptions

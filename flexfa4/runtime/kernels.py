@@ -4,7 +4,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import threading
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Callable, Iterator, NamedTuple, Sequence
@@ -14,13 +13,14 @@ from torch import Tensor
 
 from flexfa4.ir.bound import BoundGraph
 from flexfa4.plan import STATISTICS, TMA_BYTES, Plan, Signature
+from flexfa4.threads import make_lock
 
 from . import capture, native, store
 from .lists import NO_MASK, Lists, heads_of, workers_of
 
 _found: dict[Signature | tuple, Callable] = {}
 _counts = {"compiled": 0, "loaded": 0}
-_lock = threading.Lock()
+_lock = make_lock()
 
 
 _entries: dict[Signature | tuple, str] = {}

@@ -5,7 +5,6 @@ them weakly, so that nothing of the user's is kept alive.
 """
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from flexfa4.sparsity.build import build_spans, build_work_spans
 from flexfa4.sparsity.spans import Tiling
 from flexfa4.sparsity.work_spans import WorkSpans, has_label_tests
 from flexfa4.tensors import TensorKey
+from flexfa4.threads import make_lock
 
 from . import capture
 from .programs import Layout
@@ -22,7 +22,7 @@ from .programs import Layout
 _KEPT = 32
 
 _entries: "OrderedDict[tuple, tuple[tuple, Spans | WorkSpans]]" = OrderedDict()
-_lock = threading.Lock()
+_lock = make_lock()
 
 
 def spans_of(bound: BoundGraph, layout: Layout, q_len: int, kv_len: int, for_work: bool = False,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
+
+from flexfa4.threads import cached_property
 
 from .lpt import lpt_order, natural_order
 from .simulate import Timeline, latest_end, makespan, simulate

@@ -6,10 +6,11 @@ met. Other terms of the mask cut each row of rectangles as they cut a row of til
 """
 from __future__ import annotations
 
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+
+from flexfa4.threads import cached_property
 
 from .sides import Axis, RunNumbers, Side
 from .spans import PARTIAL_FULL, counted, row_pointer, run_type

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from flexfa4.facts.interval import Analysis
 from flexfa4.facts.interval_values import Space, negate
 from flexfa4.ir import Graph, Op
 from flexfa4.ir.bound import BoundGraph
+from flexfa4.threads import cached_property
 
 from . import diagonals
 from .bands import band_runs

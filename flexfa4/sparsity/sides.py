@@ -5,13 +5,14 @@ comes back, which are known by the positions at which their runs begin. There a 
 """
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Callable
 
 import numpy as np
 
 from flexfa4.facts.interval_values import Interval
 from flexfa4.ir import Node, Op
+from flexfa4.threads import cached_property
 
 from .spans import Grid
 

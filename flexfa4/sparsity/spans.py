@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import cached_property
 from typing import Sequence
 
 import numpy as np
 import torch
 
 from flexfa4.errors import ShapeError
+from flexfa4.threads import cached_property
 
 from .host import send
 

@@ -3,7 +3,6 @@ which its labels need no look."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -11,6 +10,7 @@ import torch
 from flexfa4.facts.documents import label_tests, only_label_tests
 from flexfa4.facts.simplify import simplify
 from flexfa4.ir.bound import BoundGraph
+from flexfa4.threads import cached_property
 
 from .cells import Cells
 from .documents import Blocks, blocks_of

@@ -5,13 +5,14 @@ same kind too, and nothing of the user's is kept alive. Thread-safe: what is pub
 """
 from __future__ import annotations
 
-import threading
 import types
 import weakref
 from dataclasses import dataclass
 from typing import Callable, Optional, Tuple
 
 import torch
+
+from flexfa4.threads import make_rlock
 
 from ..ir import DType
 from ..ir.bound import BoundGraph, Origin
@@ -26,7 +27,7 @@ BINDINGS_PER_ENTRY = 16
 
 _entries: dict[tuple, tuple["Entry", ...]] = {}
 _owners: dict[int, tuple[weakref.ref, set[tuple]]] = {}         # by id of a code object, that and the keys of its entries
-_lock = threading.RLock()        # re-entered where collecting garbage inside it ends a code object's life
+_lock = make_rlock()        # re-entered where collecting garbage inside it ends a code object's life
 
 
 @dataclass(eq=False)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Iterable
 
 import torch
+
+from flexfa4.threads import cached_property
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Iterator
 
 import torch
@@ -12,6 +11,7 @@ from flexfa4.facts.relative import is_relative, small_literals
 from flexfa4.interpret import program
 from flexfa4.ir import Op
 from flexfa4.ir.bound import BoundGraph
+from flexfa4.threads import cached_property
 
 from .hiding import Hidden, Lanes
 from .lookups import evaluate_visible, proven_safe

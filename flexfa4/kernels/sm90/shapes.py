@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import cutlass
 import cutlass.cute as cute
@@ -13,6 +12,7 @@ from cutlass.utils import LayoutEnum
 
 from flexfa4.plan.budget import SMEM_ALIGNMENT
 from flexfa4.plan.forward import HALF_BYTES, WORK_TILE_BYTES, Sm90Forward
+from flexfa4.threads import cached_property
 
 from ..carried import Fixed
 from ..handover import WORDS
