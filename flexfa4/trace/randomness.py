@@ -13,6 +13,7 @@ import types
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .codes import is_empty, reads
 from .guards import home_of
@@ -128,8 +129,17 @@ GLOBAL = ("Python's or numpy's random module",) * 2 + ("torch's random module",)
 def _of_torch() -> list:
     """The state of torch's default generators: of the CPU, and of each CUDA device in use."""
     devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+    generators = torch.default_generator, *devices
     with torch._C._DisableFuncTorch():               # inside torch.func.grad the state would be wrapped, its numbers out of reach
-        return [b"".join(g.get_state().numpy().tobytes() for g in (torch.default_generator, *devices))]
+        try:
+            return [_bytes(generators)]
+        except RuntimeError:                         # a mode without numbers, such as torch.export's
+            with _disable_current_modes():
+                return [_bytes(generators)]
+
+
+def _bytes(generators) -> bytes:
+    return b"".join(g.get_state().numpy().tobytes() for g in generators)
 
 
 def _state(generator):
