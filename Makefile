@@ -11,8 +11,9 @@ VENV    := .venv
 PYTHON  :=
 WORKERS := 2
 RUN     := $(VENV)/bin/python
-# Workers must collect the same tests in the same order, also where a test's parameters come from a set: hence the hash seed.
-PYTEST  := OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(RUN) -m pytest -q -n $(WORKERS) --dist worksteal
+# Workers must collect the same tests in the same order, also where a test's parameters come from a set: hence the hash seed. They
+# get a few at a time, the long ones first: a worker that had many of those queued could not give away its last two.
+PYTEST  := OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(RUN) -m pytest -q -n $(WORKERS) --dist load --maxschedchunk 4
 
 .PHONY: demo test test-fast lint bench bench-emulator setup-demo setup-test
 

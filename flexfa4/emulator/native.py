@@ -71,12 +71,12 @@ def library() -> ctypes.CDLL:
 
 
 @lru_cache(maxsize=1)
-def handler_table() -> dict[str, list[tuple[int, list[str]]]]:
+def handler_table() -> dict[str, list[tuple[int, tuple[str, ...]]]]:
     """opcode -> [(handler number, operand tokens)], as the core declares it."""
     table: dict[str, list] = {}
     for number, row in enumerate(library().emu_table().decode().splitlines()):
         name, _, spec = row.partition("\t")
-        table.setdefault(name, []).append((number, spec.split()))
+        table.setdefault(name, []).append((number, tuple(spec.split())))
     return table
 
 

@@ -18,6 +18,9 @@ OUT, GRADIENT = 2.0**-6, 2.0**-7
 LSE = {"sm_90a": 2e-6, "sm_100a": 5e-5}
 
 
+QUICK = "causal D=128"
+
+
 def run(arch: str, seeds: int, *names: str) -> list[dict]:
     script = Path(__file__).with_name("run_fa4.py")
     command = [sys.executable, str(script), arch, str(seeds), *(["; ".join(names)] if names else [])]
@@ -33,7 +36,7 @@ def agrees(row: dict, arch: str) -> None:
 
 
 def test_forward_agrees_with_float64_and_reports_nothing():
-    rows = run("sm_100a", 3, "causal D=128")
+    rows = run("sm_100a", 3, QUICK)
     assert len(rows) == 9
     for row in rows:
         agrees(row, "sm_100a")
@@ -42,8 +45,8 @@ def test_forward_agrees_with_float64_and_reports_nothing():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_100a", "sm_90a"])
-def test_every_case_agrees_with_float64(arch):
-    rows = run(arch, 3)
+def test_every_other_case_agrees_with_float64(arch):
+    rows = run(arch, 3, *(["but", QUICK] if arch == "sm_100a" else []))
     assert len({row["case"] for row in rows}) >= 21 and len(rows) >= 21 * 3 * 3
     for row in rows:
         agrees(row, arch)

@@ -566,13 +566,14 @@ def by_graph_alone(case: Case) -> bool:
 
 
 def chosen(words: list[str]) -> list[Case]:
-    """Cases by name, or share "i/n" of all but those named after it, or all. Pairs and turns emit graphs with the code of the
-    single CTA, which runs each of them: a share of theirs has the pipelines and some edits."""
+    """Cases by name, or share "i/n" of all but those named after it, or all. A share is a run of neighbours, many of which have
+    one kernel. Pairs and turns emit graphs with the code of the single CTA, which runs each of them: a share of theirs has the
+    pipelines and some edits."""
     if words and "/" in words[0]:
         share, shares = map(int, words[0].split("/"))
         cases = [case for case in CASES if not (CHOICES and by_graph_alone(case)) or case.name in WITH_CHOICES]
         cases = [case for case in cases if case.name not in words[1:]]
-        return cases[share::shares]
+        return cases[len(cases) * share // shares : len(cases) * (share + 1) // shares]
     return [case for case in CASES if not words or case.name in words]
 
 

@@ -1,11 +1,13 @@
 """Rows that see no key, and others beside them, where what a score mod adds to a whole row, or multiplies all scores by, is NaN
 or infinite: a kernel in the emulator against dense float64; run by test_row_terms.py.
 
-Arguments: those of forward_emulated.py, of which the first is taken. Prints one JSON list, a row for each call: the largest
-errors, infinite where NaN or infinities differ; how many rows see no key, how many are NaN."""
+Argument: the architecture. Prints one JSON object. "keyless": a row for each call: the largest errors, infinite where NaN or
+infinities differ; how many rows see no key, how many are NaN; for Hopper how many warpgroups. "terms": see
+row_terms_emulated.py."""
 import json
 
 import forward_emulated as emulated
+import row_terms_emulated
 import torch
 from forward_emulated import Case
 from row_terms_emulated import errors
@@ -75,18 +77,16 @@ def run(case: Case) -> dict:
     kernel, bounds = emulated.KERNEL, [bind(case.score_mod, "score"), bind(case.mask_mod, "mask"), None]
     plan = emulated.engine.choose(kernel, *tensors, case.dims[0]**-0.5, bounds, False).plan
     assert case.pack in (None, plan.pack)
-    if emulated.WIDE:
-        plan = emulated.replace(plan, tiles=emulated.sm90_tiles(*case.dims, wide=True))
-        assert plan.tiles.consumers == 3
     lists = emulated.lists_of(case, plan, *tensors[:2])
     with emulated.places.emulator.device(emulated.ARCH, seed=1, completion="random", races=True) as dev:
         crew = emulated.kernels.Crew(emulated.kernels.work_items(plan, *tensors[:2], lists), None, dev.tensor)
         got, got_lse = emulated.kernels.forward(plan, tensors, case.dims[0]**-0.5, bounds, lists, crew)
     return dict(case=case.name, out=errors(got, out), lse=errors(got_lse, lse), findings=dev.findings,
-                keyless=int(keyless.sum()), nan=int(lse.isnan().sum()), numbers=int(lse.isfinite().sum()))
+                warpgroups=getattr(plan.tiles, "consumers", 0), keyless=int(keyless.sum()), nan=int(lse.isnan().sum()),
+                numbers=int(lse.isfinite().sum()))
 
 
 if __name__ == "__main__":
     LEFT_OUT = {"sm90": (), "sm100": ("scores of NaN", "a factor")}[emulated.KERNEL]
-    WIDE = ("a row", "a row, split", "a slope")
-    print("\n" + json.dumps([run(c) for c in CASES if c.name not in LEFT_OUT and (not emulated.WIDE or c.name in WIDE)]))
+    found = dict(keyless=[run(case) for case in CASES if case.name not in LEFT_OUT], terms=row_terms_emulated.run())
+    print("\n" + json.dumps(found))

@@ -1,10 +1,7 @@
 """Terms of the row alone in a score graph, in the emulator and in the tiled engine, against dense float64: what they do to the
-output and its LSE where they are infinite, NaN, huge or a function of the row; run by test_row_terms.py.
+output and its LSE where they are infinite, NaN, huge or a function of the row; run by keyless_emulated.py.
 
-Argument: the architecture. Prints one JSON list, a row for each engine and mod: the largest errors, infinite where NaN or
-infinities differ."""
-import json
-
+`run` gives a row for each engine and mod: the largest errors, infinite where NaN or infinities differ."""
 import forward_emulated as emulated
 import torch
 from forward_emulated import Case
@@ -75,6 +72,3 @@ def run() -> list[dict]:
                              infinite=int((want_lse.abs() == torch.inf).sum()), nan=int(want_lse.isnan().sum())))
     return rows
 
-
-if __name__ == "__main__":
-    print("\n" + json.dumps(run()))

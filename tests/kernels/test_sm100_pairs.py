@@ -5,7 +5,7 @@ import pytest
 from test_sm100_forward import check, rows_of
 
 pytestmark = [pytest.mark.compile, pytest.mark.emulate]
-SHARES = 6
+SHARES = 3
 QUICK = ("pairs, 128, 769 x 300", "pairs, 192, 513 x 900", "pairs, scores that rise", "pairs, no keys at all", "split, pairs",
          "pairs, documents", "pairs, some without keys", "pairs, D=256")  # fmt: skip
 
@@ -20,5 +20,5 @@ def test_a_few_cases_agree_with_float64():
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_other_case_agrees_with_float64(share):
     rows = rows_of(f"{share}/{SHARES}", *QUICK, kernel="sm100-pairs", seconds=900)
-    assert len(rows) >= 40
+    assert len(rows) >= 120
     check(rows)

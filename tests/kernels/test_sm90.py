@@ -5,7 +5,7 @@ import pytest
 from own_process import printed
 
 pytestmark = [pytest.mark.compile, pytest.mark.emulate, pytest.mark.slow]
-SHARES = 4
+SHARES = 3
 # On three warpgroups, which the plan chooses for rows of thousands of keys; rows of other warpgroups see their tiles or none.
 WIDE = ("plain, few CTAs", "causal in order", "rows without keys", "a row more than a tile", "D=96", "scores that fall",
         "one key far above", "comparisons as words", "documents, causal", "split, documents", "split, parts without keys",
@@ -24,7 +24,7 @@ def rows_of(*words: str) -> list[dict]:
 @pytest.mark.parametrize("share", range(SHARES))
 def test_forward_agrees_with_float64(share):
     rows = rows_of("sm90", f"{share}/{SHARES}")
-    assert len(rows) >= 20
+    assert len(rows) >= 100
     check(rows)
 
 

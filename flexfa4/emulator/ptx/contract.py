@@ -4,6 +4,7 @@ product is used by such additions only, all of them in its basic block; of two p
 
 from bisect import bisect_right
 from collections import defaultdict
+from functools import lru_cache
 
 PRODUCTS = {f"mul.{t}": t for t in ("f32", "ftz.f32", "f32x2", "ftz.f32x2", "f64")}
 SUMS = {f"{op}.{t}": (op, t) for op in ("add", "sub") for t in PRODUCTS.values()}
@@ -12,7 +13,9 @@ SLOTS = {"d": "w", "D": "w", "Q": "w", "p": "w", "pp": "ww", "d|p": "ww", "s": "
          "L": "L", "C": ""}
 
 
-def _slots(tokens) -> str:
+@lru_cache(maxsize=None)
+def _slots(tokens: tuple[str, ...]) -> tuple[list[int], list[int], list[int]]:
+    """Which numbers of an operand's encoding are registers that are written, registers that are read, and targets."""
     parts = []
     for token in tokens:
         if token[0] == "{":
@@ -21,24 +24,24 @@ def _slots(tokens) -> str:
             parts += [SLOTS["a"], "r" * int(token[1:])]
         else:
             parts.append(SLOTS[token])
-    return "".join(parts)
+    return tuple([i for i, kind in enumerate("".join(parts)) if kind == wanted] for wanted in "wrL")
 
 
 class _Flow:
     """Where registers are read and written, and the basic block of each instruction."""
 
     def __init__(self, ins: list, pool: list, table: dict):
-        layouts = {number: _slots(tokens) for rows in table.values() for number, tokens in rows}
+        tokens = {number: tokens for rows in table.values() for number, tokens in rows}
         self.writes, self.reads = defaultdict(list), defaultdict(list)
         starts = {0}
-        for n, (handler, _, _, at, count, _) in enumerate(ins):
-            for slot, kind in enumerate(layouts[handler]):
-                if kind == "w":
-                    self.writes[pool[at + slot]].append(n)
-                elif kind == "r":
-                    self.reads[pool[at + slot]].append(n)
-                elif kind == "L":
-                    starts |= {pool[at + slot], n + 1}
+        for n, (handler, _, _, at, _, _) in enumerate(ins):
+            written, read, targets = _slots(tokens[handler])
+            for slot in written:
+                self.writes[pool[at + slot]].append(n)
+            for slot in read:
+                self.reads[pool[at + slot]].append(n)
+            for slot in targets:
+                starts |= {pool[at + slot], n + 1}
         self.starts = sorted(starts)
 
     def block(self, n: int) -> int:

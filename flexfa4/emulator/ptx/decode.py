@@ -3,6 +3,7 @@
 import re
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -303,14 +304,8 @@ class Decoder:
 
     # ---- statements
     def _instruction(self, text: str) -> None:
-        guard, negated = -1, 0
-        if text[0] == "@":
-            m = GUARD.match(text)
-            guard, negated = self._need(m.group(2), PREDICATE), int(bool(m.group(1)))
-            text = text[m.end() :]
-        parts = text.split(None, 1)
-        full = name = parts[0]
-        operands = [t.strip() for t in OPERAND.findall(parts[1])] if len(parts) > 1 else []
+        predicate, negated, full, operands = _split(text)
+        guard, name = self._need(predicate, PREDICATE) if predicate else -1, full
         rows = self.table.get(name)
         if rows is None:
             name = HINTS.sub("", name)
@@ -328,7 +323,8 @@ class Decoder:
             mark = len(self.scopes[-1].open)
             try:
                 for token, t in zip(tokens, operands):
-                    self._operand(token, t, out)
+                    encode = self.encoders.get(token)
+                    encode(t, out) if encode else self._operand(token, t, out)
             except _Form as e:
                 why.append(str(e))
                 del self.scopes[-1].open[mark:]
@@ -413,6 +409,15 @@ class Decoder:
             self.names,
             -(-self.local_bytes // 16) * 16,
         )
+
+
+@lru_cache(maxsize=1 << 15)  # kernels without one statement, or with other graphs, are much the same text
+def _split(text: str) -> tuple[str, int, str, tuple[str, ...]]:
+    """(guard or "", whether it is negated, opcode, operands) of an instruction."""
+    m = GUARD.match(text) if text[0] == "@" else None
+    guard, negated = (m.group(2), int(bool(m.group(1)))) if m else ("", 0)
+    opcode, *rest = text[m.end() if m else 0 :].split(None, 1)
+    return guard, negated, opcode, tuple(t.strip() for t in OPERAND.findall(rest[0])) if rest else ()
 
 
 class _Form(Exception):
