@@ -159,6 +159,7 @@ def sweep(op: str, title: str, start: int, step: int = 1, count: int = 1 << 23, 
 
 SCRAMBLE = 0x9E3779B1  # odd: all patterns in a mixed order
 ONE, TWO, HALF = 0x3F800000, 0x40000000, 0x3F000000
+TANH_STEPS = {binade: 8 for binade in range(-9, 4)} | {1: 4}  # binade -> step of the significand; its lower bits do not count
 
 
 def sweeps():
@@ -171,16 +172,16 @@ def sweeps():
         yield sweep(op, "2..4", TWO)
     yield sweep("lg2.approx.ftz.f32", "1..2", ONE)
     yield sweep("lg2.approx.ftz.f32", "0.5..1", HALF)
-    for op in ("ex2", "rcp", "rsqrt", "lg2", "sqrt"):
-        for ftz in (".ftz", ""):
-            yield sweep(f"{op}.approx{ftz}.f32", "any", 12345, SCRAMBLE, 1 << 17)
-    for op in ("ex2.approx.f16", "ex2.approx.ftz.bf16", "tanh.approx.f16", "tanh.approx.bf16"):
-        yield sweep(op, "all", 0, 1, 1 << 16, half=True)
-
-
-def studies():
-    """Not modelled bit for bit: sine, cosine, tanh."""
+    for binade, step in TANH_STEPS.items():
+        yield sweep("tanh.approx.f32", f"binade {binade}", binade + 127 << 23, step, (1 << 23) // step)
+    for binade in range(-7, 1):  # below 2^-7 by numbers around 2 pi, whose fraction is small
+        yield sweep("sin.approx.ftz.f32", f"binade {binade}", binade + 127 << 23, 1 << -binade, 1 << 23 + binade)
     for op in ("sin.approx.ftz.f32", "cos.approx.ftz.f32"):
         yield sweep(op, "4..8", 0x40800000)
-    for binade in range(0x73, 0x83):
-        yield sweep("tanh.approx.f32", f"binade {binade - 127}", binade << 23, 8, 1 << 20)
+    for op in ("ex2", "rcp", "rsqrt", "lg2", "sqrt", "sin", "cos"):
+        for ftz in (".ftz", ""):
+            yield sweep(f"{op}.approx{ftz}.f32", "any", 12345, SCRAMBLE, 1 << 17)
+    yield sweep("tanh.approx.f32", "any", 12345, SCRAMBLE, 1 << 17)
+    for op in ("ex2.approx.f16", "ex2.approx.ftz.bf16", "tanh.approx.f16", "tanh.approx.bf16"):
+        yield sweep(op, "all", 0, 1, 1 << 16, half=True)
+        yield sweep(f"{op}x2", "all", 0, 0x9E790001, 1 << 16)  # both halves take every pattern
