@@ -3,7 +3,8 @@
     python benchmarks/approximations.py gpu               on the GPU, seconds: writes tests/emulator/h200_approximations.json
     python benchmarks/approximations.py compare [OP ...]  anywhere, minutes an operation: the emulator's against it
 
-A checksum takes the 2^23 inputs of one sign and exponent, 512 an operation."""
+A checksum of 16 hexadecimal digits takes the 2^23 inputs of one sign and exponent; an operation has 512 of them in a row.
+tests/emulator/test_arithmetic.py compares some."""
 
 import json
 import sys
@@ -68,28 +69,35 @@ def on_gpu() -> None:
             stream = torch.cuda.current_stream().cuda_stream
             call(driver.cuLaunchKernel(function, GRID, 1, 1, THREADS, 1, 1, 0, stream, ctypes.addressof(pointers), 0))
             sums.append(f"{mixed(out.long(), where):016x}")
-        found[op] = sums
+        found[op] = "".join(sums)
         print(op, len(set(sums)), "different sums", flush=True)
     RECORDED.write_text(json.dumps(found, indent=0) + "\n")
 
 
-def compare(ops: list[str]) -> int:
-    """Prints what differs; how many checksums do."""
+def differing(op: str, binades) -> list[int]:
+    """Those of the binades (sign and biased exponent: 0 to 511) in which the emulator and the record differ."""
     from flexfa4 import emulator
 
-    recorded, different = json.loads(RECORDED.read_text()), 0
+    recorded, bad = json.loads(RECORDED.read_text())[op], []
     out, where = np.zeros(BINADE, np.int32), np.arange(BINADE)
     chunks = [slice(i, i + CHUNK) for i in range(0, BINADE, CHUNK)]
+    for binade in binades:
+        emulator.run(kernel(op), GRID, THREADS, (out, binade << 23))
+        found = sum(mixed(out[c].astype(np.int64), where[c]) for c in chunks) & (1 << 64) - 1
+        if f"{found:016x}" != recorded[16 * binade : 16 * binade + 16]:
+            bad.append(binade)
+    return bad
+
+
+def compare(ops: list[str]) -> int:
+    """Prints what differs; how many binades do."""
+    total = 0
     for op in ops or OPS:
-        bad = []
-        for i, wanted in enumerate(recorded[op]):
-            emulator.run(kernel(op), GRID, THREADS, (out, i << 23))
-            found = sum(mixed(out[c].astype(np.int64), where[c]) for c in chunks) & (1 << 64) - 1
-            if f"{found:016x}" != wanted:
-                bad.append(f"{'-' if i >> 8 else ''}2^{(i & 255) - 127}")
-        different += len(bad)
-        print(f"{op}: {len(bad)} of {len(recorded[op])} binades differ: {' '.join(bad)}", flush=True)
-    return different
+        bad = differing(op, range(512))
+        total += len(bad)
+        shown = " ".join(f"{'-' if i >> 8 else ''}2^{(i & 255) - 127}" for i in bad)
+        print(f"{op}: {len(bad)} of 512 binades differ {shown}", flush=True)
+    return total
 
 
 if __name__ == "__main__":

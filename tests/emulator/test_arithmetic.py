@@ -2,14 +2,17 @@
 `benchmarks/micro_on_gpu.py record`), and which additions are fused with the product before them."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from flexfa4 import emulator
-from micro import arithmetic
-from micro.program import HEAD, REGS, emulate
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import approximations  # noqa: E402
+from flexfa4 import emulator  # noqa: E402
+from micro import arithmetic  # noqa: E402
+from micro.program import HEAD, REGS, emulate  # noqa: E402
 
 RECORDED = json.loads((Path(__file__).parent / "h200_arithmetic.json").read_text())
 PROGRAMS = {p.name: p for p in (*arithmetic.sums(), *arithmetic.sweeps())}
@@ -23,6 +26,12 @@ def test_bits_are_those_of_an_h200(name):
     program = PROGRAMS[name]
     assert arithmetic.checksum(*program.arrays[1:]) == RECORDED[name]["inputs"], "other inputs than those that were recorded"
     assert arithmetic.checksum(emulate(program)[0]) == RECORDED[name]["outputs"]
+
+
+@pytest.mark.parametrize("op", approximations.OPS)
+def test_every_input_of_a_binade(op):
+    """The least exponents, the one of NaN, -2..-4. The whole record: `benchmarks/approximations.py compare`."""
+    assert approximations.differing(op, (0, 255, 256 + 128)) == []
 
 
 def evaluate(body: str) -> list[float]:

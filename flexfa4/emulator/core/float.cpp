@@ -87,6 +87,12 @@ inline float rcp(float a) {
     float scale = small(a) ? 0x1p24f : std::fabs(a) > 0x1p126f ? 0.25f : 1.0f;
     return cn(scale * mufu_rcp(a * scale));
 }
+inline float root(float a) { return cn(small(a) ? mufu_sqrt(a * 0x1p24f) * 0x1p-12f : mufu_sqrt(a)); }
+// The unit takes turns: a / 2 pi, cut to 24 bits. What is too small for a normal number counts as zero there.
+template <u32 QUARTERS> float sine(float a) {
+    u64 turns = std::bit_cast<u64>((double)a * (double)0x1.45f306p-3f); // exact
+    return mufu_sine((float)std::bit_cast<double>(turns >> 29 << 29), QUARTERS);
+}
 template <auto F> void f64_two(const std::string &op) {
     def(op + ".f64", "D S S", op2<double, double, double, F>);
     def(op + ".rn.f64", "D S S", op2<double, double, double, F>);
@@ -186,20 +192,20 @@ void define_float() {
     approx<[](float a) { return cn(lg2(a)); }, mufu_lg2>("lg2");
     approx<rcp, mufu_rcp>("rcp");
     approx<[](float a) { return cn(rsqrt(a)); }, mufu_rsqrt>("rsqrt");
-    approx<[](float a) { return cn((float)std::sqrt((double)a)); }>("sqrt");
-    approx<[](float a) { return cn((float)std::sin((double)a)); }>("sin");
-    approx<[](float a) { return cn((float)std::cos((double)a)); }>("cos");
-    def("tanh.approx.f32", "d s", op1<float, float, [](float a) { return cn((float)std::tanh((double)a)); }>);
+    approx<root, mufu_sqrt>("sqrt");
+    approx<sine<0>, sine<0>>("sin");
+    approx<sine<1>, sine<1>>("cos");
+    def("tanh.approx.f32", "d s", op1<float, float, mufu_tanh>);
     def("rcp.rn.f32", "d s", op1<float, float, [](float a) { return cn(1.0f / a); }>);
     def("rcp.rn.ftz.f32", "d s", op1<float, float, FT1<[](float a) { return cn(1.0f / a); }>>);
     constexpr auto inverse = [](float a) { return cn(1.0f / a); };
-    constexpr auto root = [](float a) { return cn(std::sqrt(a)); };
+    constexpr auto correct_root = [](float a) { return cn(std::sqrt(a)); };
     def("rcp.rm.f32", "d s", rounded<1, op1<float, float, inverse>>);
     def("rcp.rp.f32", "d s", rounded<2, op1<float, float, inverse>>);
     def("rcp.rz.f32", "d s", rounded<3, op1<float, float, inverse>>);
-    def("sqrt.rm.f32", "d s", rounded<1, op1<float, float, root>>);
-    def("sqrt.rp.f32", "d s", rounded<2, op1<float, float, root>>);
-    def("sqrt.rz.f32", "d s", rounded<3, op1<float, float, root>>);
+    def("sqrt.rm.f32", "d s", rounded<1, op1<float, float, correct_root>>);
+    def("sqrt.rp.f32", "d s", rounded<2, op1<float, float, correct_root>>);
+    def("sqrt.rz.f32", "d s", rounded<3, op1<float, float, correct_root>>);
     def("sqrt.rn.f32", "d s", op1<float, float, [](float a) { return cn(std::sqrt(a)); }>);
     def("sqrt.rn.ftz.f32", "d s", op1<float, float, FT1<[](float a) { return cn(std::sqrt(a)); }>>);
     def("testp.finite.f32", "p s", [](Warp &w, const Ins &I) {

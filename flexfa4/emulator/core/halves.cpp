@@ -1,5 +1,6 @@
 // Arithmetic, comparison and approximations of f16 and bf16, single and packed.
 #include "small_floats.h"
+#include "special.h"
 
 namespace {
 // Scalar functions on 16-bit codes. The work is done in double, with one rounding at the end.
@@ -110,10 +111,12 @@ template <class T> void half_ops(const std::string &t) {
         one<[](u16 a) { return nan<T>(a) ? (u16)0x7fff : (u16)(flush<T>(a) ^ 0x8000); }>("neg.ftz", t);
         one<[](u16 a) { return nan<T>(a) ? (u16)0x7fff : (u16)(flush<T>(a) & 0x7fff); }>("abs.ftz", t);
     }
-    one<[](u16 a) { return to16<T>(std::tanh((double)T(a))); }>("tanh.approx", t);
-    // bf16 has the flushing form only.
-    if (t == ".f16") one<[](u16 a) { return to16<T>(std::exp2((double)T(a))); }>("ex2.approx", t);
-    one<[](u16 a) { return flush<T>(to16<T>(std::exp2((double)T(flush<T>(a))))); }>("ex2.approx.ftz", t);
+    // The unit's result for f32, cut; bf16 has the flushing form of ex2 only, f16 the other.
+    one<[](u16 a) { return to16<T>(mufu_tanh(T(a)), ZERO); }>("tanh.approx", t);
+    one<[](u16 a) {
+        float x = mufu_ex2(T(a));
+        return to16<T>(T::exponent == 5 && x >= 0x1p16f ? INFINITY : x, ZERO);
+    }>(t == ".f16" ? "ex2.approx" : "ex2.approx.ftz", t);
     // Mixed precision (sm_100): the halves widen exactly, one rounding to f32.
     def("fma.rn.f32" + t, "d s s s",
         op3<float, u16, u16, float, [](u16 a, u16 b, float c) { return cn(std::fma((float)T(a), (float)T(b), c)); }>);

@@ -159,6 +159,7 @@ def sweep(op: str, title: str, start: int, step: int = 1, count: int = 1 << 23, 
 
 SCRAMBLE = 0x9E3779B1  # odd: all patterns in a mixed order
 ONE, TWO, HALF = 0x3F800000, 0x40000000, 0x3F000000
+SINE_BINADES = range(-7, 1)
 TANH_STEPS = {binade: 8 for binade in range(-9, 4)} | {1: 4}  # binade -> step of the significand; its lower bits do not count
 
 
@@ -174,7 +175,7 @@ def sweeps():
     yield sweep("lg2.approx.ftz.f32", "0.5..1", HALF)
     for binade, step in TANH_STEPS.items():
         yield sweep("tanh.approx.f32", f"binade {binade}", binade + 127 << 23, step, (1 << 23) // step)
-    for binade in range(-7, 1):  # below 2^-7 by numbers around 2 pi, whose fraction is small
+    for binade in SINE_BINADES:  # below 2^-7 by numbers around 2 pi, whose fraction is small
         yield sweep("sin.approx.ftz.f32", f"binade {binade}", binade + 127 << 23, 1 << -binade, 1 << 23 + binade)
     for op in ("sin.approx.ftz.f32", "cos.approx.ftz.f32"):
         yield sweep(op, "4..8", 0x40800000)
