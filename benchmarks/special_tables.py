@@ -5,8 +5,8 @@
 
 The unit adds a + b x + c x^2 for each of 64 or 128 pieces of a binade, x the lower bits of the significand and the square cut
 short (Oberman and Siu, "A High-Performance Area-Efficient Multifunction Interpolator", ARITH-17; the formulas around it are those
-of the first unified GPUs, which envytools documents). tanh has pieces of its own in each binade from 2^-8 to 8. Each result then bounds a + b x + c x^2 from both sides; for each piece the
-integers with the most room between all bounds are taken. Exits with an error when a piece has none."""
+of the first unified GPUs, which envytools documents). tanh has pieces of its own in each binade from 2^-8 to 8. Each result then
+bounds a + b x + c x^2 from both sides; for each piece the integers with the most room between all bounds are taken. Exits with an error when a piece has none."""
 
 import re
 import sys
@@ -123,9 +123,10 @@ def table(name: str, parts: list, width: int, doubled: bool = False) -> str:
             square = rough_square(x << 1 if doubled else x)
             use = lo <= hi
             rows.append(piece(lo[use], hi[use], x[use], square[use], f"{name} piece {len(rows)}"))
-    lines = [f"    {{{a}, {b}, {c}}}," for a, b, c in rows]
-    joined = "\n".join(" ".join(line.strip() for line in lines[i : i + 4]) for i in range(0, len(lines), 4))
-    return f"constexpr Piece {name}[{len(rows)}] = {{\n" + "\n".join("    " + line for line in joined.split("\n")) + "\n};\n"
+    shown = [f"{{{a}, {b}, {c}}}," for a, b, c in rows]
+    many = 3 if max(map(len, shown)) > 30 else 4
+    lines = "".join(f"    {' '.join(shown[i : i + many])}\n" for i in range(0, len(rows), many))
+    return f"constexpr Piece {name}[{len(rows)}] = {{\n{lines}}};\n"
 
 
 def sines(sweeps: dict) -> list:
