@@ -6,7 +6,8 @@
 The unit adds a + b x + c x^2 for each of 64 or 128 pieces of a binade, x the lower bits of the significand and the square cut
 short (Oberman and Siu, "A High-Performance Area-Efficient Multifunction Interpolator", ARITH-17; the formulas around it are those
 of the first unified GPUs, which envytools documents). tanh has pieces of its own in each binade from 2^-8 to 8. Each result then
-bounds a + b x + c x^2 from both sides; for each piece the integers with the most room between all bounds are taken. Exits with an error when a piece has none."""
+bounds a + b x + c x^2 from both sides; for each piece the integers with the most room between all bounds are taken. Exits
+with an error when a piece has none."""
 
 import re
 import sys
