@@ -136,7 +136,8 @@ def sines(sweeps: dict) -> list:
 
     found = []
     for quarters, op in enumerate(("sin", "cos")):
-        found.append((quarters, np.arange(BINADE, dtype=np.uint32) + np.uint32(0x40800000), sweeps[f"sweep {op}.approx.ftz.f32 4..8"]))
+        inputs = np.arange(BINADE, dtype=np.uint32) + np.uint32(0x40800000)
+        found.append((quarters, inputs, sweeps[f"sweep {op}.approx.ftz.f32 4..8"]))
     for binade in SINE_BINADES:
         bits = sweeps[f"sweep sin.approx.ftz.f32 binade {binade}"]
         start, step = ONE + (binade << 23), BINADE // len(bits)
