@@ -101,7 +101,10 @@ def compare(ops: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "gpu":
-        on_gpu()
-    else:
-        sys.exit(compare(sys.argv[2:]) > 0)
+    match sys.argv[1:]:
+        case ["gpu"]:
+            on_gpu()
+        case ["compare", *words] if set(words) <= set(OPS):
+            sys.exit(compare(words) > 0)
+        case _:
+            sys.exit(__doc__)
