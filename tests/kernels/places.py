@@ -17,9 +17,9 @@ COMPLETIONS = ("immediate", "random", "late")
 
 
 class Emulated:
-    """device: where tensors are; inputs: how many different ones a call gets; rounds_tanh: tanh.approx is the nearest float32."""
+    """device: where tensors are; inputs: how many different ones a call gets."""
 
-    device, inputs, rounds_tanh = torch.device("cpu"), 1, True
+    device, inputs = torch.device("cpu"), 1
 
     def __init__(self, kernel: str):
         """Before the compiler is imported."""
@@ -45,7 +45,7 @@ class OnGpu:
     """The current CUDA device, which has the kernel; raises SystemExit where it is none. A call gets several inputs, and is
     launched twice with each: a bit that differs is a finding. What a launch allocates holds NaN before."""
 
-    inputs, rounds_tanh = 2, False
+    inputs = 2
 
     def __init__(self, kernel: str):
         if not torch.cuda.is_available():
