@@ -131,11 +131,10 @@ def _of_torch() -> list:
     devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
     generators = torch.default_generator, *devices
     with torch._C._DisableFuncTorch():               # inside torch.func.grad the state would be wrapped, its numbers out of reach
-        try:
+        if torch._C._len_torch_dispatch_stack() == 0:
             return [_bytes(generators)]
-        except RuntimeError:                         # a mode without numbers, such as torch.export's
-            with _disable_current_modes():
-                return [_bytes(generators)]
+        with _disable_current_modes():               # and in a mode of tensors without numbers, as torch.export has, not set
+            return [_bytes(generators)]
 
 
 def _bytes(generators) -> bytes:

@@ -1,6 +1,7 @@
-"""torch.export, strict (by Dynamo) and not (under modes of torch, whose tensors hold no numbers)."""
+"""torch.export, strict (by Dynamo) and not (under modes of torch, whose tensors hold no numbers), and such a mode alone."""
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import flexfa4
 from flexfa4.errors import TraceError
@@ -51,3 +52,15 @@ def test_random_numbers_are_refused_there_too():
 
     with pytest.raises(TraceError, match="rand draws random numbers"):
         torch.export.export(Drawing(), (torch.rand(1, 2, S, 4),), strict=False)
+
+
+def test_fake_tensors_beside_captures_that_are_none():
+    bias = torch.rand(2, S)
+    for at in range(5):                    # the state of a generator was memory that is not set, and differed from time to time
+        def edit(score, b, h, q, kv, bias=bias):
+            return score + torch.as_tensor(bias)[h, kv].abs()
+
+        edit.__code__ = edit.__code__.replace(co_name=f"edit{at}")          # code that is not known yet
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            q = mode.from_tensor(torch.rand(1, 2, S, 4))
+            assert flexfa4.flex_attention(q, q, q, edit).shape == (1, 2, S, 4)
