@@ -179,6 +179,7 @@ class BlockMask:
         if self._data is not None:
             raise ShapeError(f"this mask is a table of tiles for Q_LEN={self.shape[2]}, KV_LEN={self.shape[3]}; make another one "
                              f"for {q_len} and {kv_len} with block_mask_from_tiles")
+        q_len, kv_len = _number(q_len), _number(kv_len)
         _check_lengths(*self.shape[:2], q_len, kv_len)
         self.check_fresh()
         return BlockMask(self.mask_mod, (*self.shape[:2], q_len, kv_len), self.device, self.bound, trace=self._trace)
@@ -253,7 +254,7 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
     if not callable(mask_mod):
         raise ShapeError(f"mask_mod is {type(mask_mod).__name__}: expected a function (b, h, q, kv) -> bool")
     given = B, H
-    B, H = 1 if B is None else B, 1 if H is None else H
+    B, H, Q_LEN, KV_LEN = map(_number, (1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN))
     _check_lengths(B, H, Q_LEN, KV_LEN)
     bound, trace = traced(mask_mod, "mask")
     if not bound.graph.ops.isdisjoint(_ROWS):
@@ -269,6 +270,7 @@ def block_mask_from_tiles(tiles: torch.Tensor, q_len: int, kv_len: int, tile: tu
     leading dimensions may be missing or 1. tile: positions of one tile, (q, kv); it need not be any engine's tile size.
     Raises ShapeError where the table does not fit the lengths.
     """
+    q_len, kv_len = _number(q_len), _number(kv_len)
     for name, length in (("q_len", q_len), ("kv_len", kv_len)):
         if not _at_least(1, length):
             raise ShapeError(f"{name}={length!r}: expected a positive number of positions")
@@ -301,6 +303,11 @@ def _warn_of_one(bound: BoundGraph, given: tuple[int | None, int | None]) -> Non
         if value is None and bound.graph.uses(op):
             warnings.warn(f"{bound.origin.where()}: {bound.origin.name} depends on the {what}, and {name}=None makes its "
                           f"BlockMask for one {what}, number 0: give {name} as a number", stacklevel=3)
+
+
+def _number(x):
+    """A length or count that may come out of a numpy array."""
+    return int(x) if isinstance(x, np.integer) else x
 
 
 def _at_least(least: int, x) -> bool:

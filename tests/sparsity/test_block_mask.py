@@ -1,4 +1,5 @@
 """BlockMask: laziness, freshness, errors and their wording, pictures, masks given as data."""
+import numpy as np
 import pytest
 import torch
 
@@ -299,3 +300,14 @@ def test_is_a_public_name():
 def test_spans_print_in_one_line():
     spans = create_block_mask(lambda b, h, q, kv: kv <= q, None, None, 1000, 1000).spans(128, 64)
     assert repr(spans) == ("Spans(1,000 x 1,000 in tiles of 128 x 64, Bm=1, Hm=1, 56 empty, 16 partial, 56 full; 15 runs, cpu)")
+
+
+def test_lengths_may_be_numbers_of_numpy():
+    """As lengths read out of an array are."""
+    mask = create_block_mask(lambda b, h, q, kv: q >= kv, np.int64(2), np.int32(3), np.int64(20), np.uint8(30))
+    assert mask.shape == (2, 3, 20, 30) and {type(n) for n in mask.shape} == {int}
+    assert mask.resize(np.int64(7), np.int16(9)).shape == (2, 3, 7, 9)
+    assert block_mask_from_tiles(torch.ones(2, 2, dtype=torch.bool), np.int64(30), np.int64(20), 16).shape == (1, 1, 30, 20)
+    for wrong in (np.float64(20), np.bool_(True)):
+        with pytest.raises(ShapeError, match="Q_LEN"):
+            create_block_mask(lambda b, h, q, kv: q >= kv, None, None, wrong, 30)
