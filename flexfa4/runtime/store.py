@@ -164,16 +164,18 @@ def save(key: str, export: Callable[[Path], None]) -> Callable | None:
     folder cannot be written, that of a library that is gone with the process. None where nothing can be linked or loaded."""
     if linker() is None:
         return None
-    try:
-        return _open(keep(key, export))
-    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
-        _say(f"compiled kernels are not kept in {folder()}: {error}")
-    try:
-        with tempfile.TemporaryDirectory(prefix="tmp-") as room:
-            return _open(_link(Path(room), export))
-    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
-        _say(f"compiled kernels are not kept in {tempfile.gettempdir()}: {error}")
+    for place, made in ((folder, lambda: _open(keep(key, export))), (tempfile.gettempdir, lambda: _passing(export))):
+        try:
+            return made()
+        except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+            _say(f"compiled kernels are not kept in {place()}: {error}")
     return None
+
+
+def _passing(export: Callable[[Path], None]) -> Callable:
+    """The host function of a library that is deleted as soon as it is open."""
+    with tempfile.TemporaryDirectory(prefix="tmp-") as room:
+        return _open(_link(Path(room), export))
 
 
 def keep(key: str, export: Callable[[Path], None]) -> Path:
