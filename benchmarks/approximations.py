@@ -101,6 +101,9 @@ def compare(ops: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    from command_line import check
+
+    check(__doc__, range(1, len(OPS) + 2), first=("gpu", "compare"))
     match sys.argv[1:]:
         case ["gpu"]:
             on_gpu()
