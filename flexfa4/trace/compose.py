@@ -42,7 +42,7 @@ def floating(x) -> Traced:
     return Traced(arith.as_node(x, arith.as_float(arith.dtype_of(x))))
 
 
-def relu(x, inplace=False):
+def relu(x):
     x = lift(x)
     if x.node.dtype.is_bool:
         raise refuse("relu of a bool", "x.int()")
@@ -54,7 +54,7 @@ def sigmoid(x):
 
 
 @on_floats
-def silu(x, inplace=False):
+def silu(x):
     return mul(floating(x), sigmoid(x))
 
 
@@ -81,20 +81,20 @@ def logsigmoid(x):
 
 
 @on_floats
-def leaky_relu(x, negative_slope=0.01, inplace=False):
+def leaky_relu(x, negative_slope=0.01):
     return where(compare(Op.LT, 0.0, x), x, mul(x, negative_slope))
 
 
 @on_floats
-def elu(x, alpha=1.0, inplace=False):
+def elu(x, alpha=1.0):
     return where(compare(Op.LT, 0.0, x), x, mul(unary_float(Op.EXPM1, x), alpha))
 
 
-def relu6(x, inplace=False):
+def relu6(x):
     return hardtanh(x, 0.0, 6.0)
 
 
-def hardtanh(x, min_val=-1.0, max_val=1.0, inplace=False):
+def hardtanh(x, min_val=-1.0, max_val=1.0):
     x = lift(x)
     dtype = arith.dtype_of(x)
     if dtype.is_bool or (dtype is DType.U8 and min(min_val, max_val) < 0):
@@ -105,12 +105,12 @@ def hardtanh(x, min_val=-1.0, max_val=1.0, inplace=False):
 
 
 @on_floats
-def hardsigmoid(x, inplace=False):
+def hardsigmoid(x):
     return div(clamp(add(x, 3.0), 0.0, 6.0, tie=1), fixed(6.0, x))
 
 
 @on_floats
-def hardswish(x, inplace=False):
+def hardswish(x):
     return mul(x, hardsigmoid(x))
 
 
@@ -119,7 +119,7 @@ def softsign(x):
 
 
 @on_floats
-def mish(x, inplace=False):
+def mish(x):
     return mul(floating(x), unary_float(Op.TANH, softplus(x)))
 
 

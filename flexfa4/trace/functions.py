@@ -7,11 +7,11 @@ from typing import Callable
 
 import torch
 
-from ..ir import DType, Op
+from ..ir import DType, Node, Op
 from ..tensors import TO_TORCH
 from . import arith, compose
 from .arith import bitwise, compare, extremum, integer_like, lift, logical, rounding, shift, unary_float
-from .lanes import Lanes, View, elementwise, index_view, missing_index, whole
+from .lanes import Entry, Lanes, View, elementwise, index_view, missing_index, whole
 from .mode import RANDOM, UNSET, refuse_random, refuse_unset
 from .recorder import active, refuse
 from .tracer import METHODS, Symbolic, Traced, set_operators
@@ -118,9 +118,27 @@ def _in_place(name: str) -> Callable:
         if (new.is_float and not old.is_float) or (old.is_bool and not new.is_bool):
             raise refuse(f"in-place {name}_ would change {self.dtype} to {result.dtype}, which torch does not do in place",
                          f"x = x.{name}(...)")
-        self.node, self.number = arith.cast(result.node, old), None
-        return self
+        return _written(self, arith.cast(result.node, old))
     return run
+
+
+def _optional_write(name: str, at: int) -> Callable:
+    """A function of torch.nn.functional that writes to its argument where `inplace` is True, its argument number `at`."""
+    handler, write = METHODS[name], _in_place(name)
+
+    def run(x, *args, inplace=False, **kwargs):
+        inplace, args = args[at - 1] if len(args) >= at else inplace, args[:at - 1]
+        return (write if inplace else handler)(x, *args, **kwargs)
+    return run
+
+
+def _written(x: Traced, node: Node) -> Traced:
+    """x, which is `node` from now on, as what else is the same number."""
+    if isinstance(x, Entry):
+        x.place.write(node)
+    else:
+        x.node, x.number = node, None
+    return x
 
 
 def _to(x, *args, **kwargs):
@@ -230,7 +248,7 @@ def _unsqueeze(x, dim):
         return Lanes((1,), [x])
     at = dim if dim >= 0 else x.ndim + 1 + dim
     if isinstance(x, View):
-        return View(x.capture, x.fixed, x.free, [*x.order[:at], None, *x.order[at:]])
+        return View(x.capture, x.fixed, x.free, [*x.order[:at], None, *x.order[at:]], x.row)
     return Lanes((*x.shape[:at], 1, *x.shape[at:]), x.items, x.origin)
 
 
@@ -343,6 +361,10 @@ IN_PLACE = ("add", "sub", "mul", "div", "floor_divide", "remainder", "pow", "cla
             "addcdiv", "logical_not", "fmod", "sin", "cos", "erf", "true_divide", "multiply", "subtract", "divide", "clip",
             "silu", "logical_and", "logical_or", "logical_xor", "reciprocal", "log2", "log1p", "expm1", "sign", "nan_to_num")
 
+# Which argument of these functions is `inplace`.
+INPLACE_AT = {"relu": 1, "relu6": 1, "silu": 1, "mish": 1, "hardsigmoid": 1, "hardswish": 1, "leaky_relu": 2, "elu": 2,
+              "hardtanh": 3}
+
 
 def _zero_(self):
     return _fill_(self, 0)
@@ -351,8 +373,7 @@ def _zero_(self):
 def _fill_(self, value):
     if not isinstance(self, Traced):
         raise refuse("in-place fill of a captured tensor (a write to it)", "torch.full_like(x, value)")
-    self.node, self.number = arith.as_node(lift(value), self.node.dtype), None
-    return self
+    return _written(self, arith.as_node(lift(value), self.node.dtype))
 
 
 def unknown(shown: str, name: str):
@@ -391,6 +412,7 @@ def _attribute(name: str, x):
 def _fill_tables() -> dict:
     METHODS.update({name: _vectorised(handler) for name, handler in ELEMENTWISE.items()})
     METHODS.update(OTHERS)
+    METHODS.update({name: _optional_write(name, at) for name, at in INPLACE_AT.items()})
     METHODS.update({alias: METHODS[name] for alias, name in ALIASES.items()})
     METHODS.update({f"{name}_": _in_place(name) for name in IN_PLACE})
     METHODS.update({"zero_": _zero_, "fill_": _fill_, "dispatch": dispatch, "unknown": unknown})

@@ -6,6 +6,7 @@ as in torch.
 """
 from __future__ import annotations
 
+import functools
 import math
 from typing import Callable, Sequence
 
@@ -69,15 +70,44 @@ class Lanes(Symbolic):
         return flat[0] if np.ndim(picked) == 0 else Lanes(picked.shape, flat, self.origin)
 
 
+class Place:
+    """A number of a row, such as t[h][2], that may have been written to in place: `node` is then what it is, and `taken` are the
+    traced values that are this number."""
+
+    __slots__ = ("node", "taken")
+
+    def __init__(self):
+        self.node: Node | None = None
+        self.taken: list[Traced] = []
+
+    def value(self, load: Callable[[], Node], kind: type[Traced] = Traced) -> Traced:
+        found = kind(self.node or load())
+        self.taken.append(found)
+        return found
+
+    def write(self, node: Node) -> None:
+        self.node = node
+        for taken in self.taken:
+            taken.node, taken.number = node, None
+
+
+class Entry(Traced):
+    """A number that was taken out of a row by itself. torch gives a view of the row, so a write to it changes the row."""
+
+    __slots__ = ("place",)
+
+
 class View(Lanes):
     """A captured tensor with some indices given. `dims` holds, a tensor dimension, either the index node or a
     range (start, step, size); `order` lists what is left as dimensions of the result: a tensor dimension, or None
-    for a unit one."""
+    for a unit one. row: the numbers of the copy that the last traced index made, by their places, and the places along the
+    dimensions that plain numbers have fixed since."""
 
-    __slots__ = ("capture", "fixed", "free", "order")
+    __slots__ = ("capture", "fixed", "free", "order", "row")
 
-    def __init__(self, capture: int, fixed: dict[int, Node], free: dict[int, tuple[int, int, int]], order: list[int | None]):
-        self.capture, self.fixed, self.free, self.order = capture, fixed, free, order
+    def __init__(self, capture: int, fixed: dict[int, Node], free: dict[int, tuple[int, int, int]], order: list[int | None],
+                 row: tuple[dict[tuple, Place], dict[int, int]] | None = None):
+        self.capture, self.fixed, self.free, self.order, self.row = capture, fixed, free, order, row or ({}, {})
         self.origin = active().capture_names[capture]
         self._shape = torch.Size([1 if d is None else free[d][2] for d in order])
         self._items = None
@@ -97,16 +127,25 @@ class View(Lanes):
         return self._items
 
     def _element(self, flat: int) -> Traced:
-        at = dict(self.fixed)
+        at, where = dict(self.fixed), dict(self.row[1])
         for d in reversed(self.order):
             if d is not None:
                 start, step, size = self.free[d]
-                at[d] = const(start + step * (flat % size), DType.I64)
+                where[d] = start + step * (flat % size)
+                at[d] = const(where[d], DType.I64)
                 flat //= size
-        return Traced(active().load(self.capture, tuple(at[d] for d in sorted(at))))
+        return self.place(where).value(lambda: active().load(self.capture, in_order(at)))
+
+    def place(self, where: dict[int, int]) -> Place:
+        """where: of each dimension that no traced index has fixed."""
+        return self.row[0].setdefault(in_order(where), Place())
 
     def __getitem__(self, index):
         return index_view(self, index)
+
+
+def in_order(at: dict[int, Node | int]) -> tuple:
+    return tuple(at[d] for d in sorted(at))
 
 
 def whole(tensor: torch.Tensor) -> View:
@@ -123,6 +162,7 @@ def index_view(view: View, index) -> Traced | View:
         raise refuse(f"`{view.origin}` has {len(view.fixed) + len(view.free)} dimensions and is given more indices than that",
                      f"{view.ndim} of them here")
     fixed, free, order, at = dict(view.fixed), dict(view.free), [], 0
+    numbers, where = view.row[0], dict(view.row[1])
     for i in index:
         if i is None:
             order.append(None)
@@ -140,11 +180,24 @@ def index_view(view: View, index) -> Traced | View:
             if isinstance(i, Symbolic) or i not in (0, -1):
                 raise refuse("an index into a dimension of size 1 that was added with None", "0")
         else:
-            fixed[d] = _index_node(view, free.pop(d), d, i)
+            start, step, size = extent = free.pop(d)
+            fixed[d] = _index_node(view, extent, d, i)
+            i = lift(i)
+            if isinstance(i, Traced):
+                numbers = None                         # a traced index copies
+            elif numbers is not None:
+                where[d] = start + step * (i % size)
     order.extend(view.order[at:])
+    row = None if numbers is None else (numbers, where)
     if order:
-        return View(view.capture, fixed, free, order)
-    return Traced(active().load(view.capture, tuple(fixed[d] for d in sorted(fixed))))
+        return View(view.capture, fixed, free, order, row)
+    load = functools.partial(active().load, view.capture, in_order(fixed))
+    if row is None:
+        return Traced(load())
+    place = view.place(where)
+    entry = place.value(load, Entry)
+    entry.place = place
+    return entry
 
 
 def _sliced(view: View, free: dict, d: int | None, i: slice) -> int | None:

@@ -6,9 +6,12 @@ import copy
 
 import pytest
 import torch
-from at_positions import assert_same_as_called
+from at_positions import INDEX, assert_same_as_called
 
 from flexfa4.errors import FlexError
+from flexfa4.interpret import evaluate
+from flexfa4.ir import Op
+from flexfa4.trace import trace
 from flexfa4.trace.tracer import METHODS
 
 NAMES = sorted(name for name in METHODS if name.rstrip("_") == name)
@@ -95,3 +98,81 @@ def test_a_copy_and_its_source_are_two_numbers(copy_of):
         return torch.where(q >= k, other, score)
 
     assert_same_as_called(mod, "score", (2, 2, 9, 9))
+
+
+@pytest.mark.parametrize("function", ["relu", "relu6", "silu", "mish", "hardsigmoid", "hardswish", "leaky_relu", "elu",
+                                      "hardtanh"])
+@pytest.mark.parametrize("how", ["named", "by position", "False"])
+def test_the_option_to_write_to_the_argument(function, how):
+    apply = getattr(torch.nn.functional, function)
+    more = {"leaky_relu": (0.3,), "elu": (0.7,), "hardtanh": (-2.0, 0.5)}.get(function, ())
+
+    def mod(score, b, h, q, k):
+        if how == "by position":
+            apply(score, *more, True)
+        else:
+            apply(score, *more, inplace=how == "named")
+        return score * 2
+
+    assert_same_as_called(mod, "score", (2, 2, 9, 9))
+
+
+TABLE = torch.tensor([[[0.5, -1.0, 2.0], [3.0, 0.25, -0.5]], [[1.5, 4.0, -2.0], [0.75, -3.0, 1.0]]])
+
+
+def entry(row):
+    row[0, 1].add_(10)
+
+
+def entry_of_a_slice(row):
+    row[1, 1:][-1].mul_(3)
+
+
+def entry_under_two_names(row):
+    one, other = row[0, 0], row[0][0]
+    one += 5
+    other *= 2
+
+
+def entry_that_was_summed(row):
+    row[1].sum()
+    row[1, 0].fill_(7)
+
+
+def entries_in_turn(row):
+    for line in row:
+        for x in line:
+            x *= x
+
+
+def entry_after_none(row):
+    row[None][0, 0, 2].zero_()
+
+
+@pytest.mark.parametrize("write", [entry, entry_of_a_slice, entry_under_two_names, entry_that_was_summed, entries_in_turn,
+                                   entry_after_none])
+def test_a_write_to_an_entry_of_a_row(write):
+    """torch's vmap, under which flex_attention calls mods, is the reference: there a look-up is a copy."""
+    def mod(score, b, h, q, k):
+        row = TABLE[h]
+        write(row)
+        return score + row[0, 0] + 2 * row[0, 1] + (row[0] * row[0]).sum() + row[1].sum() + 100 * TABLE[h, 0].sum()
+
+    bound, heads = trace(mod, "score"), torch.arange(2)
+    zero = torch.zeros(2, dtype=torch.int64)
+    want = torch.vmap(mod)(torch.zeros(2), zero, heads, zero, zero)
+    got = [float(evaluate(bound, {**dict.fromkeys(INDEX, 0), Op.H: h, Op.SCORE: torch.tensor(0.0)})) for h in range(2)]
+    assert got == pytest.approx(want.tolist(), rel=1e-6)
+
+
+def test_a_look_up_by_a_traced_index_is_a_copy():
+    def mod(score, b, h, q, k):
+        row = TABLE[h, 0]
+        x = row[k % 3]
+        x += 1
+        return score + row.sum() + 10 * x
+
+    bound = trace(mod, "score")
+    for k in range(3):
+        got = evaluate(bound, {**dict.fromkeys(INDEX, 0), Op.H: 1, Op.KV: k, Op.SCORE: torch.tensor(0.0)})
+        assert float(got) == TABLE[1, 0].sum() + 10 * (TABLE[1, 0, k] + 1)
