@@ -42,7 +42,7 @@ APPROXIMATIONS: dict[Op, Approximation] = {
     Op.ERF: Approximation("Abramowitz and Stegun 7.1.26 with rcp.approx and ex2.approx", 0.0, 5 * 2**-22),
     Op.SIN: Approximation("sin.approx after reduction by 2 pi in two pieces", 0.0, 2**-19, where="|x| <= 2**15"),
     Op.COS: Approximation("cos.approx after reduction by 2 pi in two pieces", 0.0, 2**-19, where="|x| <= 2**15"),
-    Op.TAN: Approximation("sin / cos, both approximate", 2**-16, where="|x| <= 2**15 and |cos x| >= 2**-3"),
+    Op.TAN: Approximation("sin / cos, both approximate", 2**-16, 2**-16, where="|x| <= 2**15 and |cos x| >= 2**-3"),
     Op.POW: Approximation(
         "ex2.approx(y * lg2.approx(|x|)) with the sign of an odd power",
         2**-15,
