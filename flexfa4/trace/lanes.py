@@ -131,7 +131,7 @@ class View(Lanes):
         for d in reversed(self.order):
             if d is not None:
                 start, step, size = self.free[d]
-                where[d] = start + step * (flat % size)
+                where[d] = int(start + step * (flat % size))         # of torch.compile's symbols a number
                 at[d] = const(where[d], DType.I64)
                 flat //= size
         return self.place(where).value(lambda: active().load(self.capture, in_order(at)))
@@ -186,7 +186,7 @@ def index_view(view: View, index) -> Traced | View:
             if isinstance(i, Traced):
                 numbers = None                         # a traced index copies
             elif numbers is not None:
-                where[d] = start + step * (i % size)
+                where[d] = int(start + step * (i if i >= 0 else i + size))
     order.extend(view.order[at:])
     row = None if numbers is None else (numbers, where)
     if order:

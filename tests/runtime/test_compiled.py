@@ -187,12 +187,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_refusal_names_the_users_line(name):
+@pytest.mark.parametrize("name, dynamic", [*((name, None) for name in REFUSED), ("vector", True)])
+def test_a_refusal_names_the_users_line(name, dynamic):
     mod, words, line = REFUSED[name]
+    compiled = torch.compile(flexfa4.flex_attention, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     place = re.escape(f"{__file__}:{mod.__code__.co_firstlineno + line}: ")
     said = []
-    for call in (flexfa4.flex_attention, torch.compile(flexfa4.flex_attention, fullgraph=True, backend="aot_eager")):
+    for call in (flexfa4.flex_attention, compiled):
         with pytest.raises(Exception, match=place) as caught:
             call(*qkv(), mod)
         said.append(re.search(rf"{place}.*{words}.*", str(caught.value)))
