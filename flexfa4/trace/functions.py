@@ -288,7 +288,9 @@ def _clone(x, *, memory_format=None):
 
 
 def _as_tensor(data, dtype=None, **kwargs):
-    return arith.constant(data, dtype) if not isinstance(data, Traced) else data if dtype is None else arith.to_dtype(data, dtype)
+    if isinstance(data, Traced):
+        return data if dtype is None else arith.to_dtype(data, dtype)
+    return arith.constant(data, dtype)
 
 
 def _detach(x):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Callable, Sequence
+from typing import Callable, NamedTuple, Sequence
 
 import numpy as np
 import torch
@@ -97,17 +97,24 @@ class Entry(Traced):
     __slots__ = ("place",)
 
 
+class Row(NamedTuple):
+    """The copy that a traced index makes: its numbers, by their places, and the places along the dimensions that plain numbers
+    have fixed since."""
+
+    numbers: dict[tuple[int, ...], Place]
+    at: dict[int, int]
+
+
 class View(Lanes):
     """A captured tensor with some indices given. `dims` holds, a tensor dimension, either the index node or a
     range (start, step, size); `order` lists what is left as dimensions of the result: a tensor dimension, or None
-    for a unit one. row: the numbers of the copy that the last traced index made, by their places, and the places along the
-    dimensions that plain numbers have fixed since."""
+    for a unit one. row: that of the last traced index; None for a new one."""
 
     __slots__ = ("capture", "fixed", "free", "order", "row")
 
     def __init__(self, capture: int, fixed: dict[int, Node], free: dict[int, tuple[int, int, int]], order: list[int | None],
-                 row: tuple[dict[tuple, Place], dict[int, int]] | None = None):
-        self.capture, self.fixed, self.free, self.order, self.row = capture, fixed, free, order, row or ({}, {})
+                 row: Row | None = None):
+        self.capture, self.fixed, self.free, self.order, self.row = capture, fixed, free, order, row or Row({}, {})
         self.origin = active().capture_names[capture]
         self._shape = torch.Size([1 if d is None else free[d][2] for d in order])
         self._items = None
@@ -127,7 +134,7 @@ class View(Lanes):
         return self._items
 
     def _element(self, flat: int) -> Traced:
-        at, where = dict(self.fixed), dict(self.row[1])
+        at, where = dict(self.fixed), dict(self.row.at)
         for d in reversed(self.order):
             if d is not None:
                 start, step, size = self.free[d]
@@ -138,7 +145,7 @@ class View(Lanes):
 
     def place(self, where: dict[int, int]) -> Place:
         """where: of each dimension that no traced index has fixed."""
-        return self.row[0].setdefault(in_order(where), Place())
+        return self.row.numbers.setdefault(in_order(where), Place())
 
     def __getitem__(self, index):
         return index_view(self, index)
@@ -162,7 +169,7 @@ def index_view(view: View, index) -> Traced | View:
         raise refuse(f"`{view.origin}` has {len(view.fixed) + len(view.free)} dimensions and is given more indices than that",
                      f"{view.ndim} of them here")
     fixed, free, order, at = dict(view.fixed), dict(view.free), [], 0
-    numbers, where = view.row[0], dict(view.row[1])
+    row = Row(view.row.numbers, dict(view.row.at))
     for i in index:
         if i is None:
             order.append(None)
@@ -184,17 +191,16 @@ def index_view(view: View, index) -> Traced | View:
             fixed[d] = _index_node(view, extent, d, i)
             i = lift(i)
             if isinstance(i, Traced):
-                numbers = None                         # a traced index copies
-            elif numbers is not None:
-                where[d] = int(start + step * (i if i >= 0 else i + size))
+                row = None                             # a traced index copies
+            elif row is not None:
+                row.at[d] = int(start + step * (i if i >= 0 else i + size))
     order.extend(view.order[at:])
-    row = None if numbers is None else (numbers, where)
     if order:
         return View(view.capture, fixed, free, order, row)
     load = functools.partial(active().load, view.capture, in_order(fixed))
     if row is None:
         return Traced(load())
-    place = view.place(where)
+    place = view.place(row.at)
     entry = place.value(load, Entry)
     entry.place = place
     return entry

@@ -126,7 +126,7 @@ class TracingMode(TorchFunctionMode):
             if isinstance(data, (Symbolic, bool, int, float)):
                 if dtype is None and len(args) > 1:
                     dtype = args[1]
-                return METHODS["as_tensor" if name == "as_tensor" else "tensor"](data, dtype)
+                return METHODS[name](data, dtype)
             return None
         size = args[0] if args else kwargs.get("size")
         if not (isinstance(size, (tuple, list)) and len(size) == 0):

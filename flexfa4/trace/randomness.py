@@ -5,6 +5,7 @@ nothing. Sources that have no state to compare (clocks, the system's entropy) ar
 """
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import random
@@ -130,15 +131,11 @@ def _of_torch() -> list:
     """The state of torch's default generators: of the CPU, and of each CUDA device in use."""
     devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
     generators = torch.default_generator, *devices
-    with torch._C._DisableFuncTorch():               # inside torch.func.grad the state would be wrapped, its numbers out of reach
-        if torch._C._len_torch_dispatch_stack() == 0:
-            return [_bytes(generators)]
-        with _disable_current_modes():               # and in a mode of tensors without numbers, as torch.export has, not set
-            return [_bytes(generators)]
-
-
-def _bytes(generators) -> bytes:
-    return b"".join(g.get_state().numpy().tobytes() for g in generators)
+    # Inside torch.func.grad the state would be wrapped, its numbers out of reach; and in a mode of tensors without numbers, as
+    # torch.export has, not set.
+    apart = _disable_current_modes() if torch._C._len_torch_dispatch_stack() else contextlib.nullcontext()
+    with torch._C._DisableFuncTorch(), apart:
+        return [b"".join(g.get_state().numpy().tobytes() for g in generators)]
 
 
 def _state(generator):
